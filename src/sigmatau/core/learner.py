@@ -1,0 +1,119 @@
+"""One task being learnt: the network's weights as shared part, mask and delta, and their step.
+
+The network itself is ordinary: its weight holds `theta = shared * mask + delta`, autograd gives
+the gradient of theta, and that one gradient serves all three parts. Shared part and delta have
+gradients that differ by the mask alone, a factor that Adam's normalisation takes out again, so one
+pair of moments serves both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor, nn
+
+from sigmatau.core.layout import Weight
+from sigmatau.core.proximal import l1_prox_
+from sigmatau.core.retroactive import SharedPenalty
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+
+
+@dataclass
+class Decomposed:
+    """A weight under training: `theta` in the network, and the parts it is made of."""
+
+    weight: Weight
+    theta: nn.Parameter
+    shared: Tensor
+    before: Tensor
+    delta: Tensor
+    logit: nn.Parameter | None
+    penalty: SharedPenalty | None
+    support: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.mean = torch.zeros_like(self.delta)
+        self.square = torch.zeros_like(self.delta)
+        self.compose()
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Return one number per output channel, None if it is 1 everywhere."""
+        return None if self.logit is None else torch.sigmoid(self.logit.detach())
+
+    def spread(self, per_channel: Tensor) -> Tensor:
+        return per_channel.view(self.weight.broadcast())
+
+    @torch.no_grad()
+    def compose(self) -> None:
+        """Write theta: the product first and the sum after it, as everywhere, to the same bits."""
+        mask = self.mask
+        if mask is None:
+            torch.add(self.shared, self.delta, out=self.theta.data)
+        else:
+            torch.mul(self.shared, self.spread(mask), out=self.theta.data).add_(self.delta)
+
+    @torch.no_grad()
+    def mask_gradient(self) -> None:
+        """Give the mask's logits their gradient, from theta's."""
+        if self.logit is None or self.theta.grad is None:
+            return
+        dims = [d for d in range(len(self.weight.shape)) if d != self.weight.out_dim]
+        along = (self.theta.grad * self.shared).sum(dims)
+        mask = torch.sigmoid(self.logit)
+        self.logit.grad = along * mask * (1 - mask)
+
+    @torch.no_grad()
+    def step(self, count: int, lr: float, l1: float, decay: float) -> None:
+        """Take step number `count` (from 1) of Adam on shared part and delta, then the proxes."""
+        if self.theta.grad is None:
+            return
+        grad = self.theta.grad
+        if decay:
+            grad.add_(self.theta, alpha=decay)
+        self.mean.lerp_(grad, 1 - BETA1)
+        self.square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
+        root = self.square.sqrt().div_(sqrt(1 - BETA2**count)).add_(EPSILON)
+        towards = self.mean / root
+        rate = lr / (1 - BETA1**count)
+        if self.penalty is not None:
+            scale = root if self.mask is None else root * self.spread(self.mask)
+            moved = (self.shared - self.before).sub_(towards, alpha=rate)
+            moved = self.penalty.prox(moved, lr / scale, lr)
+            torch.add(self.before, moved, out=self.shared)
+        self.delta.sub_(towards, alpha=rate)
+        if self.support is not None:
+            self.delta.mul_(self.support)
+        elif l1:
+            l1_prox_(self.delta, lr / root, l1, lr)
+
+    def refresh(self) -> None:
+        """Look again at entries where the shared weights moved past a past task's delta."""
+        if self.penalty is not None:
+            self.penalty.refresh(self.shared - self.before)
+
+    def strength(self) -> Tensor:
+        """Return what each entry of the delta is worth: about the loss of setting it to zero.
+
+        That is `delta^2 * curvature / 2`, with the root of Adam's second moment in the curvature's
+        place, so that entries of all layers are measured by one measure.
+        """
+        return self.delta.square().mul_(self.square.sqrt())
+
+    def parts(self) -> Iterator[tuple[str, Tensor]]:
+        """Name the live tensors that theta is made of."""
+        yield "shared", self.shared
+        yield "delta", self.delta
+        if self.logit is not None:
+            yield "logit", self.logit
+
+    def moments(self) -> Iterator[tuple[str, Tensor]]:
+        """Name the live tensors that only training needs."""
+        yield "mean", self.mean
+        yield "square", self.square
+        if self.support is not None:
+            yield "support", self.support

@@ -1,0 +1,126 @@
+"""Looking at data and network before any work is done, so that mistakes cost nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sigmatau.core.layout import HEADS
+from sigmatau.data import Batches, TensorBatches
+from sigmatau.errors import BackboneError, DataError
+from sigmatau.training import Loss
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a look at a task's data told: some inputs, the head's width, if there are labels."""
+
+    sample: Tensor
+    outputs: int | None
+    labels: bool
+
+
+def inspect_data(
+    train: Batches, val: Batches | None, outputs: int | None, loss: Loss | None, headless: bool
+) -> Facts:
+    """Go through the targets once: how many outputs are needed, and is every label in range."""
+    if outputs is not None and outputs < 1:
+        raise DataError(f"outputs={outputs}: a head needs at least one output")
+    seen = _scan(train, "the training data")
+    if seen is None:
+        raise DataError("the training data is empty")
+    sample, y, low, high = seen
+    labels = loss is None
+    if labels:
+        if y.is_floating_point() or y.is_complex() or y.ndim != 1:
+            raise DataError(
+                f"targets are {y.dtype} of shape {tuple(y.shape)}, not class labels (one integer a "
+                "sample): pass loss=..., such as torch.nn.functional.mse_loss, or make them labels"
+            )
+        if outputs is None and not headless:
+            outputs = high + 1
+        _in_range("the training data", low, high, outputs)
+    elif outputs is None and not headless:
+        if not y.is_floating_point():
+            raise DataError("pass outputs=...: with a loss of your own the head's width is yours")
+        outputs = int(y.shape[1]) if y.ndim > 1 else 1
+    if val is not None:
+        checked = _scan(val, "the validation data")
+        if checked is None:
+            raise DataError("the validation data is empty: give some, or none at all (val=None)")
+        if checked[0].shape[1:] != sample.shape[1:]:
+            raise DataError(
+                f"validation inputs have shape {tuple(checked[0].shape[1:])}, training inputs "
+                f"{tuple(sample.shape[1:])}"
+            )
+        if labels:
+            _in_range("the validation data", checked[2], checked[3], outputs)
+    return Facts(sample, None if headless else outputs, labels)
+
+
+def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int] | None:
+    """Return a few inputs, their targets, and the least and greatest target."""
+    first: tuple[Tensor, Tensor] | None = None
+    low, high = 0, 0
+    whole = isinstance(data, TensorBatches)
+    for x, y in [(data.x, data.y)] if isinstance(data, TensorBatches) else data.ordered():
+        if not len(x):
+            continue
+        if not whole and x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            raise DataError(f"{what} has inputs that are NaN or infinite: clean or mask them first")
+        if first is None:
+            first = (x[:2].clone(), y[:2].clone())
+            low = high = int(y.reshape(-1)[0])
+        low, high = min(low, int(y.min())), max(high, int(y.max()))
+    return None if first is None else (*first, low, high)
+
+
+def _in_range(what: str, low: int, high: int, outputs: int | None) -> None:
+    if low < 0 or (outputs is not None and high >= outputs):
+        raise DataError(
+            f"{what} has labels from {low} to {high}, out of range for "
+            f"{'labels from 0' if outputs is None else f'{outputs} classes, 0 to {outputs - 1}'}: "
+            "number the classes from 0, or pass outputs=..."
+        )
+
+
+def check_device(x: Tensor, device: torch.device) -> None:
+    if x.device != device:
+        raise DataError(
+            f"inputs are on {x.device}, the network on {device}: move them there with .to(...)"
+        )
+
+
+@torch.no_grad()
+def check_forward(
+    backbone: nn.Module, head: str | None, sample: Tensor, device: torch.device
+) -> None:
+    """Run two samples through the network: do they fit, and is the head really its last layer?"""
+    check_device(sample, device)
+    called: list[str] = []
+    handles = [
+        module.register_forward_hook(lambda *_, name=name: called.append(name))
+        for name, module in backbone.named_modules()
+        if isinstance(module, HEADS)
+    ]
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        backbone(sample)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise DataError(
+            f"the backbone cannot take inputs of shape {tuple(sample.shape[1:])} and type "
+            f"{sample.dtype}: {error}"
+        ) from error
+    finally:
+        backbone.train(was_training)
+        for handle in handles:
+            handle.remove()
+    if head is not None and (not called or called[-1] != head):
+        last = f"{called[-1]!r} comes last" if called else "no such layer runs"
+        raise BackboneError(
+            f"the head {head!r} is not the last layer of the network, {last}: name the head with "
+            "head=..., or pass head=None to share all layers"
+        )

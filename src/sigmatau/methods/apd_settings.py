@@ -1,0 +1,71 @@
+"""The settings of additive parameter decomposition: what the paper names, and the budget."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sigmatau.config import TrainingSettings
+
+L1 = 4e-4  # the paper's middle value for CIFAR-100
+
+
+class APDSettings(TrainingSettings):
+    """Settings of additive parameter decomposition."""
+
+    l1: float | None = Field(
+        None, ge=0, description=f"price of a delta's size, {L1:g} unless a budget is given"
+    )
+    l2: float = Field(100.0, ge=0, description="price of drift: of past tasks, or of the shared")
+    budget: float | None = Field(
+        None, gt=0, lt=1, description="most new numbers a task may add, of the base network's"
+    )
+    budget_dense: float = Field(
+        0.5, gt=0, lt=1, description="share of the epochs before the budget's entries are chosen"
+    )
+    retroactive: Literal["closed", "gradient", "off"] = Field(
+        "closed", description="how past deltas follow the shared weights; off is APD-Fixed"
+    )
+    penalty: Literal["l2", "ewc"] = Field(
+        "l2", description="what holds the shared weights when nothing is retroactive"
+    )
+    mask: bool = Field(True, description="a mask per task on the shared weights")
+    mask_start: float = Field(3.0, description="where a mask's logits start")
+    sparse: bool = Field(True, description="sparse deltas; off is the paper's ablation")
+    shared: Literal["learnt", "fixed"] = Field(
+        "learnt", description="fixed: the first task's weights are never changed"
+    )
+    consolidate_every: int = Field(0, ge=0, description="tasks between consolidations, 0 for none")
+    groups: int = Field(2, ge=1, description="groups added at each consolidation")
+    beta: float = Field(1e-2, ge=0, description="how far members of a group may lie apart")
+    fisher_samples: int = Field(1000, ge=1, description="samples for the EWC penalty's Fisher")
+
+    @model_validator(mode="after")
+    def _agree(self) -> APDSettings:
+        if self.budget is not None and self.l1 is not None:
+            raise ValueError("give l1 or budget, not both: a budget finds the sparsity itself")
+        if not self.sparse and (self.budget is not None or self.l1 is not None):
+            raise ValueError("sparse=False contradicts l1 and budget: leave them out")
+        if self.budget is not None and self.retroactive == "gradient":
+            raise ValueError("a budget needs retroactive='closed' or 'off'")
+        if self.retroactive != "off" and self.l2 == 0:
+            raise ValueError("l2=0 would erase past tasks: raise it, or use retroactive='off'")
+        if self.penalty == "ewc" and self.retroactive != "off":
+            raise ValueError("penalty='ewc' takes the place of l2 transfer: set retroactive='off'")
+        return self
+
+    @property
+    def price(self) -> float:
+        """Return the l1 in force."""
+        if not self.sparse or self.budget is not None:
+            return 0.0
+        return L1 if self.l1 is None else self.l1
+
+    @property
+    def moves(self) -> bool:
+        """Return whether later tasks change the shared weights.
+
+        Under a budget they do not: every shared entry that moves costs an entry in each past task.
+        """
+        return self.shared == "learnt" and self.budget is None
