@@ -27,6 +27,10 @@ Data = (
 class Batches(Protocol):
     """Data that can be gone through in a shuffled or in a fixed order."""
 
+    @property
+    def count(self) -> int:
+        """Return how many batches an epoch has, 0 if that is not known."""
+
     def shuffled(self, generator: torch.Generator) -> Iterator[Batch]: ...
 
     def ordered(self) -> Iterator[Batch]: ...
@@ -40,6 +44,10 @@ class TensorBatches:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    @property
+    def count(self) -> int:
+        return len(self.cuts())
 
     def cuts(self) -> list[tuple[int, int]]:
         """Return where batches start and end; a lone last row joins the batch before it.
@@ -74,13 +82,17 @@ class LoaderBatches:
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = loader
+        self.count = 0
 
     def shuffled(self, generator: torch.Generator) -> Iterator[Batch]:
         return self.ordered()
 
     def ordered(self) -> Iterator[Batch]:
+        seen = 0
         for batch in self.loader:
             yield _pair(batch)
+            seen += 1
+        self.count = seen  # known once it was gone through, whatever the loader says of itself
 
 
 class DatasetBatches:
@@ -88,6 +100,7 @@ class DatasetBatches:
 
     def __init__(self, dataset: Dataset[Any], batch_size: int) -> None:
         self.dataset, self.batch_size = dataset, batch_size
+        self.count = -(-len(cast(Sized, dataset)) // batch_size)
 
     def shuffled(self, generator: torch.Generator) -> Iterator[Batch]:
         yield from self._read(shuffle=True, generator=generator)

@@ -15,11 +15,12 @@ from sigmatau.training import Loss
 
 @dataclass(frozen=True)
 class Facts:
-    """What a look at a task's data told: some inputs, the head's width, if there are labels."""
+    """What a look at a task's data told: some inputs, the head's width, labels or not, rows."""
 
     sample: Tensor
     outputs: int | None
     labels: bool
+    rows: int
 
 
 def inspect_data(
@@ -31,7 +32,7 @@ def inspect_data(
     seen = _scan(train, "the training data")
     if seen is None:
         raise DataError("the training data is empty")
-    sample, y, low, high = seen
+    sample, y, low, high, rows = seen
     labels = loss is None
     if labels:
         if y.is_floating_point() or y.is_complex() or y.ndim != 1:
@@ -57,13 +58,13 @@ def inspect_data(
             )
         if labels:
             _in_range("the validation data", checked[2], checked[3], outputs)
-    return Facts(sample, None if headless else outputs, labels)
+    return Facts(sample, None if headless else outputs, labels, rows)
 
 
-def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int] | None:
-    """Return a few inputs, their targets, and the least and greatest target."""
+def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int, int] | None:
+    """Return a few inputs, their targets, the least and greatest target, and how many there are."""
     first: tuple[Tensor, Tensor] | None = None
-    low, high = 0, 0
+    low, high, rows = 0, 0, 0
     whole = isinstance(data, TensorBatches)
     for x, y in [(data.x, data.y)] if isinstance(data, TensorBatches) else data.ordered():
         if not len(x):
@@ -73,8 +74,8 @@ def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int] | None:
         if first is None:
             first = (x[:2].clone(), y[:2].clone())
             low = high = int(y.reshape(-1)[0])
-        low, high = min(low, int(y.min())), max(high, int(y.max()))
-    return None if first is None else (*first, low, high)
+        low, high, rows = min(low, int(y.min())), max(high, int(y.max())), rows + len(x)
+    return None if first is None else (*first, low, high, rows)
 
 
 def _in_range(what: str, low: int, high: int, outputs: int | None) -> None:

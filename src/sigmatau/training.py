@@ -55,6 +55,22 @@ class Trainee:
     def begins_epoch(self, epoch: int, epochs: int) -> None:
         """Prepare for epoch number `epoch` of `epochs`, counted from 0."""
 
+    def begins_batch(self, batch: int, batches: int) -> None:
+        """Prepare for a batch, counted from 0, of so many in the epoch (0: not known)."""
+
+    def ends_epoch(self, loss: float, val: Batches | None) -> None:
+        """Draw conclusions from an epoch, of which `loss` was the mean."""
+
+    @property
+    def pace(self) -> float:
+        """Return a factor on the learning rate of the coming epoch."""
+        return 1.0
+
+    @property
+    def finished(self) -> bool:
+        """Return whether to stop although epochs are left."""
+        return False
+
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.module(x)
         return out
@@ -76,6 +92,9 @@ class Trainee:
 
     def restored(self) -> None:
         """Follow up after `weights` were written over from outside."""
+
+    def resumes(self, state: Mapping[str, Tensor]) -> None:
+        """Take the structure of a training cut off, before `Fit.load` fills in its numbers."""
 
     def extra(self) -> Iterator[tuple[str, Tensor]]:
         """Name further live tensors that training changes, such as moments."""
@@ -105,11 +124,14 @@ def fit(
     for hook in hooks:
         hook.starts(task, epochs)
     for index in range(len(run.epochs), epochs):
-        began, rate = time.perf_counter(), lr * lr_decay**index
+        if trainee.finished:
+            break
+        began, rate = time.perf_counter(), lr * lr_decay**index * trainee.pace
         trainee.module.train()
         trainee.begins_epoch(index, epochs)
         total, seen = 0.0, 0
-        for x, y in train.shuffled(generator):
+        for number, (x, y) in enumerate(train.shuffled(generator)):
+            trainee.begins_batch(number, train.count)
             loss = trainee.loss(x, y)
             value = float(loss.detach())
             if not value - value == 0:  # neither NaN nor infinite
@@ -123,8 +145,10 @@ def fit(
             for hook in hooks:
                 hook.batch_ends()
         achieved = score(trainee, val) if val is not None else None
+        mean = total / max(seen, 1)
+        trainee.ends_epoch(mean, val)
         seconds = time.perf_counter() - began
-        run.epochs.append(Epoch(index, rate, total / max(seen, 1), achieved, seconds))
+        run.epochs.append(Epoch(index, rate, mean, achieved, seconds))
         if index >= epochs - select_last:
             run.consider(achieved)
         for hook in hooks:
@@ -190,6 +214,7 @@ class Fit:
         for i, (lr, loss, score, seconds) in enumerate(state["epochs"].tolist()):
             known = None if score != score else score
             self.epochs.append(Epoch(i, lr, loss, known, seconds))
+        self.trainee.resumes(state)
         self.best_epoch = int(state["best_epoch"])
         parts: dict[str, State] = {}
         for name, tensor in state.items():

@@ -1,7 +1,8 @@
 """A growth budget: choose the entries of the deltas that are worth their place, within a count.
 
-A delta is first trained without any sparsity, then its strongest entries are kept and trained on
-alone. That beats an l1 penalty at equal size, which shrinks what it keeps (docs/budget.md).
+A delta starts without any sparsity and is cut back to its strongest entries in several rounds, fast
+at first and slowly at last, while it trains; then those that are left are trained on alone. That
+beats an l1 penalty at equal size, which shrinks what it keeps (docs/budget.md).
 """
 
 from __future__ import annotations
@@ -10,6 +11,18 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+
+ROUNDS = 10
+
+
+def allowance(done: int, size: int, count: int) -> int:
+    """Return how many of `size` entries may be left after `done` of the rounds: `count` at last.
+
+    The share falls with the cube of the rounds to go (Zhu and Gupta 2017).
+    """
+    to_go = 1 - min(done, ROUNDS) / ROUNDS
+    return count + int((size - count) * to_go**3)
 
 
 def strongest(scores: Sequence[Tensor], count: int) -> list[Tensor]:

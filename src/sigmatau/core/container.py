@@ -90,6 +90,12 @@ def pack(record: Mapping[str, Tensor | Sparse]) -> RawRecord:
 
 
 def unpack(data: bytes) -> Record:
+    """Decode what `pack` made. Raises FileError for anything else."""
+    with _blaming("a record"):
+        return _unpack(data)
+
+
+def _unpack(data: bytes) -> Record:
     tensors = load(data)
     layout = _parse(tensors.pop("layout").numpy().tobytes())
     index = tensors.pop("index").numpy()
@@ -204,8 +210,8 @@ class Container:
     def read(self, name: str) -> Record:
         """Read, check and decode one record. Its tensors of one type share their memory."""
         data = self._bytes(name)
-        with self._blaming(f"record {name!r}"):
-            return unpack(data)
+        with _blaming(f"{self.path}: record {name!r}"):
+            return _unpack(data)
 
     def raw(self, name: str) -> RawRecord:
         """Return a record that can be written again as it is, while this container is open."""
@@ -225,7 +231,7 @@ class Container:
         status = os.fstat(self._fd)
         if not stat.S_ISREG(status.st_mode):
             raise FileError(f"{self.path} is not a file; check the path")
-        with self._blaming("the header"):
+        with _blaming(f"{self.path}: the header"):
             data = 8 + int.from_bytes(self._pread(8, 0), "little")
             if data > min(status.st_size, 8 + MAX_HEADER):
                 raise FileError("the file is cut off, or is no safetensors file")
@@ -239,25 +245,27 @@ class Container:
                 f"{self.path} is of format {version}, and this sigmatau reads format "
                 f"{FORMAT_VERSION}; upgrade sigmatau"
             )
-        with self._blaming("the header"):
+        with _blaming(f"{self.path}: the header"):
             if about["checksum"] != _digest(about["content"].encode()):
                 raise FileError("its checksum does not match")
             content = _parse(about["content"].encode())
             self.meta, self._list_digest = content["meta"], content["digest"]
-            self._list_size, total = _sizes([content["list"], content["records"]])
+            self._list_size, self._total = _sizes([content["list"], content["records"]])
             self._list_at = data
-            if header != _entries(self._list_size, total) or not isinstance(self.meta, dict):
+            if header != _entries(self._list_size, self._total) or not isinstance(self.meta, dict):
                 raise FileError("it contradicts itself")
-            if status.st_size != (whole := data + self._list_size + total):
+            if status.st_size != (whole := data + self._list_size + self._total):
                 raise FileError(f"the file has {status.st_size:,} bytes, and should have {whole:,}")
 
     @cached_property
     def _where(self) -> dict[str, tuple[int, int, str]]:
         """The start, length and digest of each record."""
-        with self._blaming("the list of records"):
+        with _blaming(f"{self.path}: the list of records"):
             data = self._checked(self._list_at, self._list_size, self._list_digest)
             names, sizes, digests = _parse(data)
-            starts = accumulate(_sizes(sizes), initial=self._list_at + self._list_size)
+            if sum(_sizes(sizes)) != self._total:
+                raise FileError("its records do not fill the file")
+            starts = accumulate(sizes, initial=self._list_at + self._list_size)
             where = dict(zip(names, zip(starts, sizes, digests, strict=False), strict=True))
             if len(where) != len(names) or not all(isinstance(n, str) for n in names):
                 raise FileError("its names are not unique texts")
@@ -270,7 +278,7 @@ class Container:
 
     def _bytes(self, name: str) -> bytes:
         start, length, digest = self._find(name)
-        with self._blaming(f"record {name!r}"):
+        with _blaming(f"{self.path}: record {name!r}"):
             return self._checked(start, length, digest)
 
     def _checked(self, start: int, length: int, digest: str) -> bytes:
@@ -292,18 +300,17 @@ class Container:
             start, length = start + len(part), length - len(part)
         return b"".join(parts)
 
-    @contextlib.contextmanager
-    def _blaming(self, part: str) -> Iterator[None]:
-        """Turn whatever a damaged or hostile part sets off into one error that says what to do."""
-        try:
-            yield
-        except MemoryError as err:
-            raise FileError(f"{self.path}: {part} is larger than the memory") from err
-        except Exception as err:
-            why = str(err)[:200]  # it may quote the file
-            raise FileError(
-                f"{self.path}: {part} is damaged ({why}); restore the file from a copy"
-            ) from err
+
+@contextlib.contextmanager
+def _blaming(part: str) -> Iterator[None]:
+    """Turn whatever a damaged or hostile part sets off into one error that says what to do."""
+    try:
+        yield
+    except MemoryError as err:
+        raise FileError(f"{part} is larger than the memory") from err
+    except Exception as err:
+        why = str(err)[:200]  # it may quote the file
+        raise FileError(f"{part} is damaged ({why}); restore the file from a copy") from err
 
 
 def _packed(records: Mapping[str, Record | RawRecord]) -> dict[str, RawRecord]:

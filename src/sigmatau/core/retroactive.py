@@ -10,14 +10,16 @@ With `D = shared - shared_old` and the residual `r_i = delta_i - M_i * D`:
 `PastTasks` evaluates that sum over all tasks. `SharedPenalty` is what a training step uses: the
 same derivative as `linear + clip(curvature * D, +-bound)` with three dense tensors, made once when
 the task arrives. It is exact where past deltas are zero or out of reach of D, which is nearly
-everywhere, and `refresh` makes it exact again where the shared weights moved past a delta. A step
-thus costs the same however many tasks came before.
+everywhere. Where the shared weights moved past a delta, `refresh` puts the curve's bend at the
+delta that is nearest now, so that a step can come to rest there, and makes it exact again. A step
+thus costs the same however many tasks came before. (Where the dead zones of several deltas overlap,
+as with a small l2, the shared weights come to rest to within such a zone.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -74,28 +76,52 @@ class PastTasks:
         # Per channel, large masks first: they leave the quadratic zone first as |D| grows.
         self.table = masks.sort(dim=1, descending=True).values
 
-    def mask_at(self, task: int, channels: Tensor) -> Tensor | float:
+    def mask_at(self, task: int, channels: Tensor) -> Tensor:
         mask = self.masks[task]
-        return 1.0 if mask is None else mask[channels.long()]
+        return self.table.new_ones(channels.shape) if mask is None else mask[channels.long()]
 
     def derivative(self, moved: Tensor, at: Tensor | None = None) -> Tensor:
         """Return dF/dD at the flat indices `at` (all of them if None), exactly, over all tasks."""
-        size = self.weight.size
         if at is None:
-            at = torch.arange(size, device=self.device)
+            at = torch.arange(self.weight.size, device=self.device)
         d = moved.reshape(-1)[at]
         channels = Sparse(at, d, self.weight.shape).rows(self.weight.out_dim)
         out = self._from_zeros(d, channels)
-        wanted = torch.zeros(size, dtype=torch.bool, device=self.device)
+        for slot, m, tau in self._hits(at):
+            out[slot] -= m * self._pull(tau - m * d[slot]) + m * self._pull(m * d[slot])
+        return out
+
+    def nearest(self, moved: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return for the entries `at` the bend nearest to D, its task's mask, and its neighbours.
+
+        A task's curve bends where D has eaten up its delta, at delta / mask; those of zero deltas
+        bend at D = 0, which is told by a mask of 0. The neighbours are the next bends below and
+        above.
+        """
+        d = moved.reshape(-1)[at]
+        centre, mask = torch.zeros_like(d), torch.zeros_like(d)
+        for slot, m, tau in self._hits(at):
+            bend = tau / m
+            closer = (bend - d[slot]).abs() < (centre[slot] - d[slot]).abs()
+            centre[slot[closer]], mask[slot[closer]] = bend[closer], m[closer]
+        low = torch.where(centre > 0, 0.0, -torch.inf)
+        high = torch.where(centre < 0, 0.0, torch.inf)
+        for slot, m, tau in self._hits(at):
+            bend, c = tau / m, centre[slot]
+            low[slot] = torch.where(bend < c, torch.maximum(low[slot], bend), low[slot])
+            high[slot] = torch.where(bend > c, torch.minimum(high[slot], bend), high[slot])
+        return centre, mask, low, high
+
+    def _hits(self, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield per task which of the entries `at` it has, with its mask and delta there."""
+        channels = Sparse(at, at, self.weight.shape).rows(self.weight.out_dim)
+        wanted = torch.zeros(self.weight.size, dtype=torch.bool, device=self.device)
         wanted[at] = True
         for i, delta in enumerate(self.deltas):
             hit = wanted[delta.indices.long()]
-            if not bool(hit.any()):
-                continue
-            slot = torch.searchsorted(at, delta.indices[hit].to(at.dtype))
-            m, tau, here = self.mask_at(i, channels[slot]), delta.values[hit], d[slot]
-            out[slot] -= m * self._pull(tau - m * here) + m * self._pull(m * here)
-        return out
+            if bool(hit.any()):
+                slot = torch.searchsorted(at, delta.indices[hit].to(at.dtype))
+                yield slot, self.mask_at(i, channels[slot]), delta.values[hit]
 
     def _pull(self, r: Tensor) -> Tensor:
         return (2 * self.l2 * r).clamp(-self.l1, self.l1)
@@ -124,90 +150,135 @@ class PastTasks:
         return d.sign() * (linear + 2 * self.l2 * size * free)
 
 
-class SharedPenalty:
-    """What holds the shared weights back while a task is learnt, entry by entry.
+@dataclass(frozen=True)
+class Curve:
+    """A derivative of the shape `linear + clip(curvature * (D - centre), -bound, +bound)`.
 
-    Its derivative at a movement D is `linear + clip(curvature * D, -bound, +bound)`.
+    It holds between `low` and `high`; steps do not leave that range.
     """
 
-    def __init__(
-        self,
-        linear: Tensor | None,
-        curvature: Tensor | float,
-        bound: Tensor | float,
-        past: PastTasks | None = None,
-        room: Tensor | None = None,
-    ) -> None:
-        self.linear, self.curvature, self.bound = linear, curvature, bound
-        self._past, self._room = past, room
-        self._touched: tuple[Tensor, Tensor] | None = None
+    linear: Tensor | float
+    curvature: Tensor | float
+    bound: Tensor | float
+    centre: Tensor | float = 0.0
+    low: Tensor | None = None
+    high: Tensor | None = None
+
+    def bend(self, moved: Tensor) -> Tensor:
+        pull = (moved - self.centre) * self.curvature
+        bound = torch.as_tensor(self.bound, dtype=pull.dtype, device=pull.device)
+        return torch.minimum(torch.maximum(pull, -bound), bound)
+
+    def prox(self, moved: Tensor, step: Tensor, limit: float) -> Tensor:
+        """Return the movement after a proximal step of size `step`, of at most about `limit`."""
+        if isinstance(self.linear, Tensor):
+            moved = moved - (step * self.linear).clamp_(-limit, limit)
+        if isinstance(self.centre, Tensor):
+            away = clipped_prox(moved - self.centre, step, self.curvature, self.bound, limit)
+            return torch.clamp(self.centre + away, self.low, self.high)
+        return clipped_prox(moved, step, self.curvature, self.bound, limit)
+
+    def at(self, index: Tensor) -> Curve:
+        """Return the curve of single entries."""
+
+        def pick(part: Tensor | float) -> Tensor | float:
+            return part.view(-1)[index] if isinstance(part, Tensor) else part
+
+        return Curve(pick(self.linear), pick(self.curvature), pick(self.bound))
+
+
+class SharedPenalty:
+    """What holds the shared weights back while a task is learnt: a curve for every entry."""
+
+    def __init__(self, curve: Curve) -> None:
+        self.curve = curve
+        self._past: PastTasks | None = None
+        self._near: tuple[Tensor, Curve] | None = None
 
     @classmethod
     def quadratic(cls, strength: float | Tensor) -> SharedPenalty:
         """Return the penalty `strength * D^2`: l2 transfer, or EWC if a Fisher is in strength."""
-        return cls(None, 2 * strength, float("inf"))
+        return cls(Curve(0.0, 2 * strength, float("inf")))
 
     @classmethod
     def retroactive(cls, past: PastTasks) -> SharedPenalty:
         """Return the penalty of keeping all past tasks where they are."""
         weight, l1, l2 = past.weight, past.l1, past.l2
         spread = weight.broadcast()
-        full = past.table.new_zeros(weight.shape)
-        bound = full + (l1 * past.table.sum(1)).view(spread)
-        curvature = full + (2 * l2 * (past.table**2).sum(1)).view(spread)
-        linear, room = full, torch.full_like(full, float("inf"))
-        # Beyond its widest dead zone a channel's curve is saturated; before its narrowest, it is
-        # quadratic. Only in between does the sum of curves bend otherwise than ours.
-        narrow, wide = past.reach / past.table[:, 0], past.reach / past.table[:, -1]
+        linear = past.table.new_zeros(weight.shape)
+        bound = linear + (l1 * past.table.sum(1)).view(spread)
+        curvature = linear + (2 * l2 * (past.table**2).sum(1)).view(spread)
+        room = torch.full_like(linear, float("inf"))
         for i, delta in enumerate(past.deltas):
             if not delta.nnz:
                 continue
-            m = past.mask_at(i, delta.rows(weight.out_dim))
-            ones = torch.ones_like(delta.values) * m
-            index = delta.indices
-            bound.view(-1).index_add_(0, index, -l1 * ones)
-            curvature.view(-1).index_add_(0, index, -2 * l2 * ones * ones)
-            linear.view(-1).index_add_(0, index, -l1 * ones * delta.values.sign())
-            free = (delta.values.abs() - past.reach) / ones
+            index, m = delta.indices, past.mask_at(i, delta.rows(weight.out_dim))
+            bound.view(-1).index_add_(0, index, -l1 * m)
+            curvature.view(-1).index_add_(0, index, -2 * l2 * m * m)
+            linear.view(-1).index_add_(0, index, -l1 * m * delta.values.sign())
+            free = (delta.values.abs() - past.reach) / m
             room.view(-1).scatter_reduce_(0, index.long(), free, "amin")
-        penalty = cls(linear, curvature.clamp_(min=0), bound.clamp_(min=0), past, room)
-        penalty._band = (narrow.view(spread), wide.view(spread))
-        penalty.refresh(torch.zeros_like(full))
+        penalty = cls(Curve(linear, curvature.clamp_(min=0), bound.clamp_(min=0)))
+        penalty._past, penalty._room = past, room
+        # Beyond its widest dead zone a channel's curve is saturated; before its narrowest, it is
+        # quadratic. Only in between does the sum of curves bend otherwise than ours.
+        penalty._narrow = (past.reach / past.table[:, 0]).view(spread)
+        penalty._wide = (past.reach / past.table[:, -1]).view(spread)
+        penalty.refresh(torch.zeros_like(linear))
         return penalty
 
-    _band: tuple[Tensor, Tensor] | None = None
+    _room: Tensor
+    _narrow: Tensor
+    _wide: Tensor
 
     def derivative(self, moved: Tensor) -> Tensor:
         """Return the derivative that a step uses, at the movement `moved`."""
-        curve = moved * self.curvature
-        bound = torch.as_tensor(self.bound, dtype=curve.dtype)
-        curve = torch.minimum(torch.maximum(curve, -bound), bound)
-        return curve if self.linear is None else curve + self.linear
+        out = self.curve.bend(moved) + self.curve.linear
+        if self._near is not None:
+            at, curve = self._near
+            out.view(-1)[at] = curve.bend(moved.view(-1)[at]) + curve.linear
+        return out
 
     def prox(self, moved: Tensor, step: Tensor, limit: float) -> Tensor:
         """Return the movement after one proximal step of size `step` from `moved`."""
-        if self.linear is not None:
-            moved = moved - (step * self.linear).clamp_(-limit, limit)
-        return clipped_prox(moved, step, self.curvature, self.bound, limit)
+        out = self.curve.prox(moved, step, limit)
+        if self._near is not None:
+            at, curve = self._near
+            out.view(-1)[at] = curve.prox(moved.view(-1)[at], step.view(-1)[at], limit)
+        return out
 
     def refresh(self, moved: Tensor) -> int:
         """Make the derivative exact again at `moved`; return how many entries needed it."""
-        if self._past is None or self._room is None or self.linear is None:
+        if self._past is None:
             return 0
-        linear = self.linear.view(-1)
-        if self._touched is not None:
-            linear[self._touched[0]] = self._touched[1]
         size = moved.abs()
-        narrow, wide = self._band or (0.0, 0.0)
-        stale = (size >= self._room) | ((size > narrow) & (size < wide))
-        at = stale.view(-1).nonzero().squeeze(1)
-        self._touched = (at, linear[at])
+        between = (size > self._narrow) & (size < self._wide)
+        at = (between | (size >= self._room)).view(-1).nonzero().squeeze(1)
+        self._near = None
         if at.numel():
-            exact = self._past.derivative(moved, at)
-            curve = moved.view(-1)[at] * self.curvature.view(-1)[at]  # type: ignore[union-attr]
-            bound = self.bound.view(-1)[at]  # type: ignore[union-attr]
-            linear[at] = exact - torch.minimum(torch.maximum(curve, -bound), bound)
+            self._near = (at, self._curve_near(self._past, moved, at, between.view(-1)[at]))
         return at.numel()
+
+    def _curve_near(self, past: PastTasks, moved: Tensor, at: Tensor, between: Tensor) -> Curve:
+        """Return a curve for the entries `at` that is exact where they are now."""
+        here, exact = moved.view(-1)[at], past.derivative(moved, at)
+        centre, mask, low, high = past.nearest(moved, at)
+        dense = self.curve.at(at)
+        curvature = torch.where(mask > 0, 2 * past.l2 * mask**2, dense.curvature)
+        bound = torch.where(mask > 0, past.l1 * mask, dense.bound)
+        # Between quadratic and saturated, follow the chord from here to where all saturate.
+        chord = between & (mask == 0)
+        pull = torch.minimum((exact - dense.linear).abs(), bound)
+        narrow, wide = (
+            edge.expand(past.weight.shape).reshape(-1)[at] for edge in (self._narrow, self._wide)
+        )
+        slope = (bound - pull) / (wide - here.abs()).clamp(min=1e-12)
+        curvature = torch.where(chord, slope.clamp(min=1e-12), curvature)
+        centre = torch.where(chord, here - here.sign() * pull / curvature, centre)
+        low = torch.where(chord & (here > 0), narrow, low)
+        high = torch.where(chord & (here < 0), -narrow, high)
+        curve = Curve(0.0, curvature, bound, centre, low, high)
+        return replace(curve, linear=exact - curve.bend(here))
 
 
 def past_objective(shared: Tensor, before: Tensor, past: PastTasks, deltas: list[Tensor]) -> Tensor:

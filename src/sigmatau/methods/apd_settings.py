@@ -21,8 +21,8 @@ class APDSettings(TrainingSettings):
     budget: float | None = Field(
         None, gt=0, lt=1, description="most new numbers a task may add, of the base network's"
     )
-    budget_dense: float = Field(
-        0.5, gt=0, lt=1, description="share of the epochs before the budget's entries are chosen"
+    budget_settled: float = Field(
+        0.5, gt=0, lt=1, description="share of the training after which the budget is met"
     )
     retroactive: Literal["closed", "gradient", "off"] = Field(
         "closed", description="how past deltas follow the shared weights; off is APD-Fixed"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sigmatau.core.budget import strongest
+from sigmatau.core.budget import ROUNDS, allowance, strongest
 from sigmatau.core.learner import Decomposed
 from sigmatau.core.retroactive import PastTasks, past_objective
 from sigmatau.core.sparse import Sparse
@@ -38,16 +38,25 @@ class APDTrainee(Trainee):
         super().__init__(module, loss, optimizer)
         self.decomposed, self.settings, self.entries = weights, settings, entries
         self.count = torch.zeros((), dtype=torch.int64)
+        self.rounds = torch.zeros((), dtype=torch.int64)
+        self.epoch, self.epochs = 0, 1
 
     def begins_epoch(self, epoch: int, epochs: int) -> None:
         for weight in self.decomposed:
             weight.refresh()
-        # The last epoch at the latest: the entries of a budget must be chosen before the end.
-        chosen = min(round(epochs * self.settings.budget_dense), epochs - 1)
-        if self.entries is not None and epoch == chosen:
-            self._choose(self.entries)
+        self.epoch, self.epochs = epoch, epochs
 
-    def _choose(self, entries: int) -> None:
+    def begins_batch(self, batch: int, batches: int) -> None:
+        if self.entries is None or int(self.rounds) == ROUNDS:
+            return
+        done = (self.epoch + batch / max(batches, 1)) / self.epochs
+        due = min(int(ROUNDS * done / self.settings.budget_settled), ROUNDS)
+        if due > int(self.rounds):
+            self.rounds.fill_(due)
+            size = sum(weight.weight.size for weight in self.decomposed)
+            self._cut_back(allowance(due, size, self.entries))
+
+    def _cut_back(self, entries: int) -> None:
         masks = strongest([w.strength() for w in self.decomposed], entries)
         for weight, support in zip(self.decomposed, masks, strict=True):
             assert weight.support is not None
@@ -75,6 +84,7 @@ class APDTrainee(Trainee):
 
     def extra(self) -> Iterator[tuple[str, Tensor]]:
         yield "count", self.count
+        yield "rounds", self.rounds
         for weight in self.decomposed:
             for part, tensor in weight.moments():
                 yield f"{weight.weight.name}:{part}", tensor

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -29,6 +30,7 @@ from sigmatau.config import TrainingSettings
 from sigmatau.core import container
 from sigmatau.core.container import Container, RawRecord, Record
 from sigmatau.core.layout import walk
+from sigmatau.core.state import Lazy
 from sigmatau.data import Batches, Data, as_batches
 from sigmatau.errors import BackboneError, DataError, FileError, TaskError, nearest
 from sigmatau.inspection import Facts, check_device, check_forward, inspect_data
@@ -37,6 +39,7 @@ from sigmatau.scoring import Metric, accuracy_of, scorer
 from sigmatau.training import Epoch, Hook, Loss, Trainee, fit
 
 S = TypeVar("S")
+ABOUT = "about"  # the record that lists the tasks
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ class Method(ABC, Generic[S]):
         self.keep = tuple(keep)
         self.layout = walk(backbone, head, self.keep)
         self._backbone = copy.deepcopy(backbone)
-        self._memory: Memory[S] = Memory(self._fresh())
+        self._held: Lazy[Memory[S]] = Lazy(Memory(self._fresh()))
         self._serving: tuple[Memory[S], str, nn.Module] | None = None
         self._lock = threading.RLock()
 
@@ -113,6 +116,10 @@ class Method(ABC, Generic[S]):
     def _compose(self, state: S, task: str, module: nn.Module) -> nn.Module:
         """Put the network of `task` together, in `module` (a backbone) or in one of its own."""
 
+    def _plan(self, state: S) -> tuple[int, int]:
+        """Return how many epochs the next task takes, and how many last ones are selected from."""
+        return self.settings.epochs, self.settings.select_last
+
     def _drop(self, state: S, task: str) -> S:
         """Return the state without `task`."""
         raise TaskError(
@@ -129,6 +136,14 @@ class Method(ABC, Generic[S]):
         """Return the state that `_records` was made from."""
 
     # What a user calls
+
+    @property
+    def _memory(self) -> Memory[S]:
+        return self._held()
+
+    @_memory.setter
+    def _memory(self, memory: Memory[S]) -> None:
+        self._held = Lazy(memory)
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -185,15 +200,16 @@ class Method(ABC, Generic[S]):
         with torch.random.fork_rng(devices=devices), with_progress(hooks, progress) as told:
             torch.manual_seed(self._seed("global", task))
             trainee = self._begin(memory.state, task, facts, criterion)
+            epochs, select_last = self._plan(memory.state)
             run = fit(
                 trainee,
                 batches,
                 checks,
                 task=task,
-                epochs=chosen.epochs,
+                epochs=epochs,
                 lr=chosen.lr,
                 lr_decay=chosen.lr_decay,
-                select_last=chosen.select_last,
+                select_last=select_last,
                 score=scorer(facts.labels, criterion, metric),
                 generator=torch.Generator().manual_seed(self._seed("shuffle", task)),
                 hooks=told,
@@ -270,7 +286,7 @@ class Method(ABC, Generic[S]):
     def capacity(self) -> Capacity:
         """Return how much is stored, as fractions of the base network."""
         records, meta = self._file()
-        counts = {name: count(_opened(record)) for name, record in records.items()}
+        counts = {n: count(_opened(record)) for n, record in records.items() if n != ABOUT}
         main = sum((c for n, c in counts.items() if not n.startswith(BESIDE)), Count())
         beside = sum((c for n, c in counts.items() if n.startswith(BESIDE)), Count())
         heads = sum(self._head_size(info) for info in self._memory.infos.values())
@@ -314,19 +330,29 @@ class Method(ABC, Generic[S]):
         meta = cast(Mapping[str, Any], source.meta)
         try:
             net = cls(backbone, head=meta["head"], keep=meta["keep"], **meta["settings"])
-            infos = {name: TaskInfo(*values) for name, *values in meta["tasks"]}
-            fingerprint, own = str(meta["backbone"]), meta["own"]
+            fingerprint = str(meta["backbone"])
+        except BackboneError as error:
+            raise FileError(f"{path} does not fit this backbone: {error}") from error
         except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, BackboneError):
-                raise FileError(f"{path} does not fit this backbone: {error}") from error
             raise FileError(f"{path} has unusable metadata ({error}): restore a copy") from error
         if fingerprint != net.layout.fingerprint():
             raise FileError(
                 f"{path} belongs to another backbone (structure {fingerprint}, this one is "
                 f"{net.layout.fingerprint()}): build the network it was saved with"
             )
-        net._memory = Memory(net._restore(source, own, tuple(infos)), infos)
+        net._held = Lazy(fetch=lambda: net._recall(source))
         return net
+
+    def _recall(self, source: Container) -> Memory[S]:
+        """Return what a file holds. Its list of tasks is read now, the tasks themselves later."""
+        try:
+            text = cast(Tensor, source.read(ABOUT)["json"]).numpy().tobytes()
+            about = json.loads(text)
+            infos = {name: TaskInfo(*values) for name, *values in about["tasks"]}
+            state = self._restore(source, about["own"], tuple(infos))
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise FileError(f"{source.path}: its list of tasks is unusable: {error}") from error
+        return Memory(state, infos)
 
     def summary(self) -> str:
         """Return a table of which parts of the network are shared and which are a task's own."""
@@ -366,6 +392,9 @@ class Method(ABC, Generic[S]):
         memory = self._memory
         records, own = self._records(memory.state)
         infos = [[name, *asdict(info).values()] for name, info in memory.infos.items()]
+        # What grows with the tasks is a record of its own, so that opening need not read it.
+        about = json.dumps({"tasks": infos, "own": own}).encode()
+        listed: Record = {"json": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
         meta = {
             "method": self.name,
             "sigmatau": sigmatau.__version__,
@@ -374,10 +403,8 @@ class Method(ABC, Generic[S]):
             "head": self.layout.head,
             "keep": list(self.keep),
             "settings": self.settings.model_dump(mode="json"),
-            "tasks": infos,
-            "own": own,
         }
-        return records, meta
+        return {ABOUT: listed, **records}, meta
 
 
 def _opened(record: Record | RawRecord) -> Record:

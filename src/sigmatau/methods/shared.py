@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sigmatau.capacity import BESIDE
+from sigmatau.config import TrainingSettings
 from sigmatau.core.container import Container, RawRecord, Record
 from sigmatau.core.sparse import Sparse
 from sigmatau.core.state import fit_head, fresh_head
@@ -22,6 +23,7 @@ from sigmatau.data import Batches
 from sigmatau.errors import FileError
 from sigmatau.inspection import Facts
 from sigmatau.methods.base import Method
+from sigmatau.methods.descent import DescentSettings, descent
 from sigmatau.training import Loss, Trainee
 
 Tensors = Mapping[str, Tensor]
@@ -39,17 +41,23 @@ class SharedState:
 class SharedWeights(Method[SharedState]):
     """One network for all tasks, with a head per task."""
 
+    Settings: ClassVar[type[TrainingSettings]] = DescentSettings
+
     def _trainee(
         self, state: SharedState, task: str, module: nn.Module, criterion: Loss
     ) -> Trainee:
-        """Return what the loop trains: plain Adam, unless a method knows better."""
-        return Trainee(module, criterion, self._adam(module))
+        """Return what the loop trains: plain descent, unless a method knows better."""
+        return Trainee(module, criterion, self._descent(module))
 
     def _after(
         self, state: SharedState, task: str, trainee: Trainee, train: Batches
     ) -> Mapping[str, Tensors]:
         """Return what to keep beside the weights now that `task` is learnt."""
         return state.beside
+
+    def _descent(self, module: nn.Module) -> torch.optim.Optimizer:
+        assert isinstance(self.settings, DescentSettings)
+        return descent(module.parameters(), self.settings)
 
     def _adam(self, module: nn.Module) -> torch.optim.Optimizer:
         trained = [p for p in module.parameters() if p.requires_grad]

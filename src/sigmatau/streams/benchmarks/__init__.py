@@ -1,0 +1,1 @@
+"""One file a benchmark; the registry finds them by their names."""
