@@ -120,7 +120,16 @@ class DatasetBatches:
             yield x, y
 
 
-def as_batches(data: Data, batch_size: int, what: str = "the data") -> Batches:
+def check_device(x: Tensor, device: torch.device) -> None:
+    if x.device != device:
+        raise DataError(
+            f"inputs are on {x.device}, the network on {device}: move them there with .to(...)"
+        )
+
+
+def as_batches(
+    data: Data, batch_size: int, device: torch.device, what: str = "the data"
+) -> Batches:
     """Make batches of `data`, refusing at once what can be seen to be wrong with it."""
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, Sized) and len(data.dataset) == 0:
@@ -142,6 +151,7 @@ def as_batches(data: Data, batch_size: int, what: str = "the data") -> Batches:
         )
     if len(x) == 0:
         raise DataError(f"{what} is empty")
+    check_device(x, device)
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         raise DataError(f"{what} has inputs that are NaN or infinite: clean or mask them first")
     if y.is_floating_point() and not bool(torch.isfinite(y).all()):

@@ -8,19 +8,18 @@ import torch
 from torch import Tensor, nn
 
 from sigmatau.core.layout import HEADS
-from sigmatau.data import Batches, TensorBatches
+from sigmatau.data import Batches, TensorBatches, check_device
 from sigmatau.errors import BackboneError, DataError
 from sigmatau.training import Loss
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a look at a task's data told: some inputs, the head's width, labels or not, rows."""
+    """What a look at a task's data told: some inputs, the head's width, if there are labels."""
 
     sample: Tensor
     outputs: int | None
     labels: bool
-    rows: int
 
 
 def inspect_data(
@@ -32,7 +31,7 @@ def inspect_data(
     seen = _scan(train, "the training data")
     if seen is None:
         raise DataError("the training data is empty")
-    sample, y, low, high, rows = seen
+    sample, y, low, high = seen
     labels = loss is None
     if labels:
         if y.is_floating_point() or y.is_complex() or y.ndim != 1:
@@ -58,13 +57,13 @@ def inspect_data(
             )
         if labels:
             _in_range("the validation data", checked[2], checked[3], outputs)
-    return Facts(sample, None if headless else outputs, labels, rows)
+    return Facts(sample, None if headless else outputs, labels)
 
 
-def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int, int] | None:
-    """Return a few inputs, their targets, the least and greatest target, and how many there are."""
+def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int] | None:
+    """Return a few inputs, their targets, and the least and greatest target."""
     first: tuple[Tensor, Tensor] | None = None
-    low, high, rows = 0, 0, 0
+    low, high = 0, 0
     whole = isinstance(data, TensorBatches)
     for x, y in [(data.x, data.y)] if isinstance(data, TensorBatches) else data.ordered():
         if not len(x):
@@ -74,8 +73,8 @@ def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int, int] | No
         if first is None:
             first = (x[:2].clone(), y[:2].clone())
             low = high = int(y.reshape(-1)[0])
-        low, high, rows = min(low, int(y.min())), max(high, int(y.max())), rows + len(x)
-    return None if first is None else (*first, low, high, rows)
+        low, high = min(low, int(y.min())), max(high, int(y.max()))
+    return None if first is None else (*first, low, high)
 
 
 def _in_range(what: str, low: int, high: int, outputs: int | None) -> None:
@@ -84,13 +83,6 @@ def _in_range(what: str, low: int, high: int, outputs: int | None) -> None:
             f"{what} has labels from {low} to {high}, out of range for "
             f"{'labels from 0' if outputs is None else f'{outputs} classes, 0 to {outputs - 1}'}: "
             "number the classes from 0, or pass outputs=..."
-        )
-
-
-def check_device(x: Tensor, device: torch.device) -> None:
-    if x.device != device:
-        raise DataError(
-            f"inputs are on {x.device}, the network on {device}: move them there with .to(...)"
         )
 
 

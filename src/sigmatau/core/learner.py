@@ -69,7 +69,10 @@ class Decomposed:
 
     @torch.no_grad()
     def step(self, count: int, lr: float, l1: float, decay: float) -> None:
-        """Take step number `count` (from 1) of Adam on shared part and delta, then the proxes."""
+        """Take step number `count` (from 1) of Adam on shared part and delta, then the proxes.
+
+        The gradient is used up.
+        """
         if self.theta.grad is None:
             return
         grad = self.theta.grad
@@ -90,6 +93,7 @@ class Decomposed:
             self.delta.mul_(self.support)
         elif l1:
             l1_prox_(self.delta, lr / root, l1, lr)
+        self.theta.grad = None
 
     def refresh(self) -> None:
         """Look again at entries where the shared weights moved past a past task's delta."""

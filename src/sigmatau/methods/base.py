@@ -31,9 +31,9 @@ from sigmatau.core import container
 from sigmatau.core.container import Container, RawRecord, Record
 from sigmatau.core.layout import walk
 from sigmatau.core.state import Lazy
-from sigmatau.data import Batches, Data, as_batches
+from sigmatau.data import Batches, Data, as_batches, check_device
 from sigmatau.errors import BackboneError, DataError, FileError, TaskError, nearest
-from sigmatau.inspection import Facts, check_device, check_forward, inspect_data
+from sigmatau.inspection import Facts, check_forward, inspect_data
 from sigmatau.progress import with_progress
 from sigmatau.scoring import Metric, accuracy_of, scorer
 from sigmatau.training import Epoch, Hook, Loss, Trainee, fit
@@ -188,9 +188,11 @@ class Method(ABC, Generic[S]):
         if task in memory.infos:
             raise TaskError(f"task {task!r} is learnt already: forget it first, or use a new name")
         chosen = self.settings
-        batches = as_batches(train, chosen.batch_size, "the training data")
+        batches = as_batches(train, chosen.batch_size, self.device, "the training data")
         checks = (
-            as_batches(val, chosen.batch_size, "the validation data") if val is not None else None
+            None
+            if val is None
+            else as_batches(val, chosen.batch_size, self.device, "the validation data")
         )
         facts = inspect_data(batches, checks, outputs, loss, headless=self.layout.head is None)
         check_forward(self._backbone, self.layout.head, facts.sample, self.device)
@@ -268,7 +270,7 @@ class Method(ABC, Generic[S]):
     def evaluate(self, task: str, data: Data, metric: Metric) -> float:
         """Return `metric(outputs, targets)` over all of the data."""
         self._known(task)
-        batches = as_batches(data, max(self.settings.batch_size, 256))
+        batches = as_batches(data, max(self.settings.batch_size, 256), self.device)
         outputs, targets = [], []
         for x, y in batches.ordered():
             outputs.append(self.predict(task, x))
@@ -305,6 +307,12 @@ class Method(ABC, Generic[S]):
         for parameter in module.parameters():
             parameter.grad = None
         return module
+
+    def export_onnx(self, task: str, path: str | PathLike[str], example: Tensor) -> None:
+        """Write the network of `task` as an ONNX file; `example` is a batch of its inputs."""
+        from sigmatau.onnx import export_onnx
+
+        export_onnx(self.export(task), example, path)
 
     def save(self, path: str | PathLike[str]) -> int:
         """Write everything to one file, whole or not at all; return its size in bytes."""
