@@ -1,0 +1,1 @@
+"""Speed and memory beside the plain PyTorch loop; `make bench` runs them all."""

@@ -1,0 +1,140 @@
+"""A step of shared part, mask and delta against autograd and PyTorch's own Adam."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from sigmatau.core.fisher import diagonal_fisher
+from sigmatau.core.layout import Weight
+from sigmatau.core.learner import Decomposed
+from sigmatau.core.retroactive import PastTasks, SharedPenalty
+from sigmatau.core.sparse import Sparse
+
+from ..conftest import blobs, small_conv
+
+SHAPE = (3, 4)
+
+
+def weight(out_dim: int = 0, mask: bool = True, penalty: SharedPenalty | None = None) -> Decomposed:
+    g = torch.Generator().manual_seed(0)
+    shared = torch.randn(SHAPE, generator=g)
+    theta = nn.Parameter(torch.empty(SHAPE))
+    logit = nn.Parameter(torch.randn(SHAPE[out_dim], generator=g)) if mask else None
+    delta = torch.zeros(SHAPE)
+    return Decomposed(
+        Weight("w", SHAPE, out_dim), theta, shared.clone(), shared, delta, logit, penalty
+    )
+
+
+def loss(theta: Tensor, step: int) -> Tensor:
+    g = torch.Generator().manual_seed(100 + step)
+    return (
+        (theta - torch.randn(SHAPE, generator=g)).pow(2).mul(torch.rand(SHAPE, generator=g)).sum()
+    )
+
+
+def test_theta_and_the_masks_gradient_are_those_of_autograd() -> None:
+    for out_dim in (0, 1):
+        w = weight(out_dim)
+        shared, delta = w.shared.clone(), w.delta.clone()
+        logit = w.logit.detach().clone().requires_grad_()
+        theta = shared * torch.sigmoid(logit).view(w.weight.broadcast()) + delta
+        assert torch.equal(theta.detach(), w.theta.detach())
+        loss(theta, 0).backward()
+        loss(w.theta, 0).backward()
+        w.mask_gradient()
+        assert torch.allclose(w.logit.grad, logit.grad, atol=1e-6)
+
+
+def test_without_penalties_delta_and_shared_take_adams_own_steps() -> None:
+    """With a mask of 1 both parts have theta's gradient, and Adam on each is the reference."""
+    w = weight(mask=False, penalty=SharedPenalty.quadratic(0.0))
+    shared = nn.Parameter(w.shared.clone())
+    delta = nn.Parameter(w.delta.clone())
+    adam = torch.optim.Adam([shared, delta], lr=1e-2)
+    decay = 1e-3
+    for step in range(20):
+        theta = shared + delta
+        (loss(theta, step) + decay / 2 * theta.pow(2).sum()).backward()
+        adam.step()
+        adam.zero_grad()
+        loss(w.theta, step).backward()
+        w.step(step + 1, 1e-2, 0.0, decay)
+        w.compose()
+        assert w.theta.grad is None
+    assert torch.allclose(w.delta, delta.detach(), atol=1e-5)
+    assert torch.allclose(w.shared, shared.detach(), atol=1e-5)
+
+
+def test_no_gradient_no_step() -> None:
+    w = weight()
+    held = w.delta.clone(), w.shared.clone()
+    w.mask_gradient()
+    w.step(1, 0.1, 1.0, 0.1)
+    assert torch.equal(w.delta, held[0])
+    assert torch.equal(w.shared, held[1])
+
+
+def test_a_price_makes_exact_zeros_and_a_high_one_nothing_else() -> None:
+    dense, sparse, empty = weight(), weight(), weight()
+    for step in range(200):
+        for w, l1 in ((dense, 0.0), (sparse, 0.4), (empty, 100.0)):
+            loss(w.theta, 0).backward()
+            w.step(step + 1, 1e-2, l1, 0.0)
+            w.compose()
+    counts = [int((w.delta != 0).sum()) for w in (dense, sparse, empty)]
+    assert counts[0] == 12
+    assert 0 < counts[1] < 12
+    # No threshold exceeds the learning rate, so a momentary longer step may stand out a little.
+    assert empty.delta.abs().max() < 1e-2
+    assert counts[2] <= 1
+
+
+def test_shared_weights_that_are_not_worth_moving_stay_and_leave_past_deltas_zero() -> None:
+    past = PastTasks(Weight("w", SHAPE, 0), [Sparse.empty(SHAPE)] * 3, [None] * 3, 10.0, 100.0)
+    w = weight(penalty=SharedPenalty.retroactive(past))
+    free = weight(penalty=SharedPenalty.quadratic(0.0))
+    for step in range(50):
+        for each in (w, free):
+            loss(each.theta, step).backward()
+            each.step(step + 1, 1e-2, 10.0, 0.0)
+            each.refresh()
+            each.compose()
+    assert (w.shared - w.before).abs().max() <= past.reach
+    assert (free.shared - free.before).abs().max() > 0.01
+
+
+def test_the_support_of_a_budget_is_kept() -> None:
+    w = weight()
+    w.support = torch.zeros(SHAPE)
+    w.support[1] = 1
+    for step in range(5):
+        loss(w.theta, step).backward()
+        w.step(step + 1, 1e-2, 0.0, 0.0)
+        w.compose()
+    assert bool((w.delta[1] != 0).all())
+    assert int((w.delta != 0).sum()) == 4
+    strength = w.strength()
+    assert bool((strength[1] > 0).all())
+    assert int((strength > 0).sum()) == 4
+
+
+def test_fisher_equals_the_mean_square_of_single_gradients() -> None:
+    net = small_conv().eval()
+    x = blobs(1, shape=(1, 6, 6))[0]
+    names = ["0.weight", "5.weight", "5.bias"]
+    drawn = torch.Generator().manual_seed(3)
+    found = diagonal_fisher(net, names, [x[:30], x[30:]], 50, drawn)
+    again = torch.Generator().manual_seed(3)
+    expected = {name: torch.zeros_like(dict(net.named_parameters())[name]) for name in names}
+    for chunk in (x[:25], x[25:30], x[30:50]):
+        labels = torch.multinomial(net(chunk).softmax(1), 1, generator=again).squeeze(1)
+        for row, label in zip(chunk, labels, strict=True):
+            net.zero_grad()
+            torch.log_softmax(net(row[None]), 1)[0, label].backward()
+            for name in names:
+                expected[name] += net.get_parameter(name).grad ** 2 / 50
+    for name in names:
+        assert torch.allclose(found[name], expected[name], rtol=1e-4, atol=1e-9)
+    assert not net.training
