@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from torch import Tensor
 
+from sigmatau.core.consolidate import consolidate
 from sigmatau.core.layout import Weight
 from sigmatau.core.proximal import dead_zone, huber, soft_threshold
 from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, past_objective, rewrite
@@ -175,3 +176,32 @@ def test_no_sparsity_asks_nothing_of_the_shared_weights() -> None:
     penalty = SharedPenalty.retroactive(past)
     penalty.refresh(moved)
     assert penalty.derivative(moved).abs().max() == 0
+
+
+def test_derivative_equals_autograd_after_a_consolidation() -> None:
+    """The groups' parts stand on both sides of the residual, so only own deltas are left in it."""
+    l1, l2, shape = 4e-4, 100.0, (3, 7)
+    g = torch.Generator().manual_seed(0)
+    common = torch.randn(shape, generator=g) * (torch.rand(shape, generator=g) < 0.5)
+    noise = [
+        torch.randn(shape, generator=g) * (torch.rand(shape, generator=g) < 0.2) for _ in "abc"
+    ]
+    whole = [Sparse.from_dense(common + n) for n in noise]
+    found = consolidate(whole, [None] * 3, 1, 1e-3, np.random.default_rng(0))
+    assert found.groups[0].nnz > 0
+    masks: list[Tensor | None] = [None, torch.rand(3, generator=g), torch.rand(3, generator=g)]
+    weight = Weight("w", shape, 0)
+    past = PastTasks(weight, found.deltas, masks, l1, l2)
+    before = torch.randn(shape, generator=g)
+    shared = (before + 0.5 * torch.randn(shape, generator=g)).requires_grad_()
+    group, total = found.groups[0].dense(), torch.zeros(())
+    for delta, mask in zip(found.deltas, masks, strict=True):
+        m = torch.ones(()) if mask is None else mask.view(weight.broadcast())
+        star = before * m + group + delta.dense()
+        total = total + huber(star - shared * m - group, l1, l2).sum()
+    (expected,) = torch.autograd.grad(total, shared)
+    moved = shared.detach() - before
+    penalty = SharedPenalty.retroactive(past)
+    penalty.refresh(moved)
+    assert (past.derivative(moved).view(shape) - expected).abs().max() <= 1e-5
+    assert (penalty.derivative(moved) - expected).abs().max() <= 1e-5
