@@ -1,0 +1,330 @@
+"""A stream's results as one table: for each method a line of ours, the paper's, the difference.
+
+Every number is in %, as the paper prints them. Means and standard deviations are over cells, that
+is over orders and seeds alike.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from sigmatau.metrics import aopd, mopd
+from sigmatau.report.published import BENCHMARKS, Published
+from sigmatau.report.results import Results, Run
+
+Source = Literal["ours", "paper", "difference"]
+PLAIN = ("finetune", "stl")  # what times are told relative to: the first that was run
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers: its key, its heading, what the heading means."""
+
+    key: str
+    title: str
+    about: str
+    digits: int = 2
+
+
+COLUMNS = (
+    Column("accuracy", "accuracy", "mean over tasks after the last one, in %"),
+    Column("sd", "sd", "standard deviation of the accuracy over orders and seeds"),
+    Column("capacity", "capacity", "nonzero stored numbers over the base network's, in %", 1),
+    Column("strict", "strict", "every stored number over one base network's, in %", 1),
+    Column("bytes", "bytes", "the saved file over the saved base network, in %", 1),
+    Column("to_stl", "to STL", "accuracy minus that of STL, of the same source"),
+    Column("aopd", "AOPD", "order disparity, average over tasks, in points"),
+    Column("mopd", "MOPD", "order disparity, maximum over tasks, in points"),
+    Column("forgetting_average", "forgetting", "average over tasks, in points"),
+    Column("forgetting_worst", "worst", "forgetting of the worst task, mean over runs, in points"),
+    Column("time", "time", "training time relative to plain training"),
+)
+COMPARED = ("capacity", "accuracy", "to_stl", "aopd", "mopd", "forgetting_average")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: a method's numbers from one source. `cells` says how many runs stand behind it."""
+
+    label: str
+    source: Source
+    values: Mapping[str, float]
+    cells: str = ""
+
+    def text(self, column: Column) -> str:
+        value = self.values.get(column.key)
+        if value is None:
+            return ""
+        signed = self.source == "difference" or column.key == "to_stl"
+        # Adding 0 makes -0.00 read 0.00.
+        return f"{round(value, column.digits) + 0.0:{'+' if signed else ''}.{column.digits}f}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs behind one row of ours."""
+
+    label: str
+    method: str
+    runs: tuple[Run, ...]
+
+    @property
+    def done(self) -> list[Run]:
+        return [run for run in self.runs if run.state == "done"]
+
+    @property
+    def cells(self) -> str:
+        """Return how many of the wanted cells are there, and what became of the others."""
+        states = [run.state for run in self.runs]
+        told = [f"{states.count('done')}/{len(states)}"]
+        others = ("failed", "unfinished", "missing")
+        return ", ".join(told + [f"{states.count(s)} {s}" for s in others if s in states])
+
+    def performance(self) -> dict[str, list[dict[str, float]]]:
+        """Return the final score of every task in each run, by order, as `metrics.opd` takes it."""
+        found: dict[str, list[dict[str, float]]] = {}
+        for run in self.done:
+            found.setdefault(run.key.order, []).append(run.done.final)
+        return found
+
+
+@dataclass(frozen=True)
+class Table:
+    """All lines of a stream, and what a reader must know beside them."""
+
+    stream: str
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...] = ()
+    source: str = ""
+    plain: str | None = None
+    groups: tuple[Group, ...] = field(default=(), repr=False)
+
+    def columns(self) -> list[Column]:
+        """Return the columns in which there is anything."""
+        return [c for c in COLUMNS if any(c.key in line.values for line in self.lines)]
+
+
+def groups(results: Results, stream: str) -> list[Group]:
+    """Gather a stream's runs by row, in the paper's order, others after."""
+    benchmark = BENCHMARKS.get(stream)
+    per_order = benchmark is not None and benchmark.per_order
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in results.of(stream):
+        label = f"{run.key.label}, order {run.key.order}" if per_order else run.key.label
+        found.setdefault((run.method, label), []).append(run)
+    known = list(dict.fromkeys(row.method for row in benchmark.rows)) if benchmark else ["stl"]
+    ranks = {method: rank for rank, method in enumerate(known)}
+    ordered = sorted(found, key=lambda k: (ranks.get(k[0], len(ranks)), k))
+    return [Group(label, method, tuple(found[method, label])) for method, label in ordered]
+
+
+def table(results: Results, stream: str) -> Table:
+    """Put a stream's table together."""
+    rows = groups(results, stream)
+    plain = next((g for name in PLAIN for g in rows if g.method == name and g.done), None)
+    pace = None if plain is None else float(np.mean([run.done.seconds for run in plain.done]))
+    benchmark = BENCHMARKS.get(stream)
+    ours = {group.label: _ours(group, pace) for group in rows}
+    theirs = {row.name: _theirs(row) for row in benchmark.rows} if benchmark else {}
+    _add_distance(ours, [g.label for g in rows if g.method == "stl"])
+    _add_distance(
+        theirs, [r.name for r in benchmark.rows if r.method == "stl"] if benchmark else []
+    )
+    lines: list[Line] = []
+    shown: set[str] = set()
+    for group in rows:
+        values = ours[group.label]
+        lines.append(Line(group.label, "ours", values, group.cells))
+        match = _match(group, values, benchmark.rows if benchmark else ())
+        if match is not None:
+            shown.add(match.name)
+            paper = theirs[match.name]
+            lines.append(Line(match.name, "paper", paper))
+            both = [k for k in COMPARED if k in values and k in paper]
+            if both:
+                gap = {k: values[k] - paper[k] for k in both}
+                lines.append(Line("ours - paper", "difference", gap))
+    lines += [Line(n, "paper", v, "not run here") for n, v in theirs.items() if n not in shown]
+    notes = [benchmark.note] if benchmark and benchmark.note else []
+    if any("sd" in line.values for line in lines if line.source == "ours"):
+        notes.append("The sd of ours is over all cells, orders and seeds alike.")
+    if plain is not None:
+        notes.append(
+            f"Time is relative to {plain.label} ({pace:,.0f} s a run); it tells something only of "
+            "runs on like machines."
+        )
+    return Table(
+        stream,
+        tuple(lines),
+        (*notes, *_protocol(rows)),
+        benchmark.source if benchmark else "",
+        None if plain is None else plain.label,
+        tuple(rows),
+    )
+
+
+def _protocol(rows: Iterable[Group]) -> list[str]:
+    """Return what a reader must know of how the runs were made, each thing once."""
+    notes: dict[str, None] = {}
+    for group in rows:
+        settings: dict[str, set[str]] = {}
+        for run in group.done:
+            result = run.done
+            notes |= dict.fromkeys(result.notes)
+            if result.metric != "accuracy":
+                notes[f"Scores are {result.metric}, in %, wherever accuracy is written."] = None
+            for key, value in flat(result.config).items():
+                settings.setdefault(key, set()).add(json.dumps(value, sort_keys=True))
+        mixed = {k: v for k, v in settings.items() if len(v) > 1 and k not in _DIFFER}
+        for key, values in mixed.items():
+            told = ", ".join(sorted(values))
+            notes[f"{group.label} averages runs of different {key}: {told}."] = None
+        for key in ("tasks", "rows"):
+            if reduced := sorted(settings.get(key, set()) - {"null", "{}"}):
+                told = ", ".join(reduced)
+                notes[f"{group.label} is reduced from the full protocol: {key} {told}."] = None
+    return list(notes)
+
+
+# What cells of one row differ in by what they are.
+_DIFFER = {"order", "order_indices", "seed", "settings.seed", "threads", "trace", "drops"}
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with the method's settings as `settings.NAME`."""
+    settings = config.get("settings")
+    if not isinstance(settings, dict):
+        return dict(config)
+    rest = {k: v for k, v in config.items() if k != "settings"}
+    return rest | {f"settings.{k}": v for k, v in settings.items()}
+
+
+def _ours(group: Group, pace: float | None) -> dict[str, float]:
+    done = [run.done for run in group.done]
+    if not done:
+        return {}
+    accuracy = [100 * r.average_accuracy for r in done]
+    values = {
+        "capacity": float(np.mean([100 * r.capacity.paper for r in done])),
+        "strict": float(np.mean([100 * r.capacity.strict for r in done])),
+        "bytes": float(np.mean([100 * r.capacity.bytes for r in done])),
+        "accuracy": float(np.mean(accuracy)),
+        "forgetting_average": float(np.mean([100 * r.forgetting.average for r in done])),
+        "forgetting_worst": float(np.mean([100 * r.forgetting.worst for r in done])),
+    }
+    if len(done) > 1:
+        values["sd"] = float(np.std(accuracy, ddof=1))
+    performance = group.performance()
+    if len(performance) > 1 and common_tasks(performance):
+        values |= {"aopd": 100 * aopd(performance), "mopd": 100 * mopd(performance)}
+    if pace:
+        values["time"] = float(np.mean([r.seconds for r in done])) / pace
+    return values
+
+
+def common_tasks(performance: Mapping[str, Sequence[Mapping[str, float]]]) -> bool:
+    """Return whether disparity can be told: some task is in every run."""
+    return bool(set.intersection(*(set(run) for runs in performance.values() for run in runs)))
+
+
+def _theirs(row: Published) -> dict[str, float]:
+    keys = ("capacity", "accuracy", "sd", "aopd", "mopd", "forgetting_average", "forgetting_worst")
+    return {key: v for key in keys if (v := getattr(row, key)) is not None}
+
+
+def _add_distance(rows: Mapping[str, dict[str, float]], reference: Iterable[str]) -> None:
+    """Add each row's distance to STL, the mean of its rows if there are several."""
+    found = [rows[name]["accuracy"] for name in reference if "accuracy" in rows[name]]
+    for values in rows.values():
+        if found and "accuracy" in values:
+            values["to_stl"] = values["accuracy"] - float(np.mean(found))
+
+
+def _match(
+    group: Group, values: Mapping[str, float], rows: Iterable[Published]
+) -> Published | None:
+    """Return the paper's row to set beside ours: same method and settings, nearest capacity."""
+    config = next((run.done.config for run in group.done), {})
+    settings = flat(config)
+    orders = {run.key.order for run in group.runs}
+    fitting = [
+        row
+        for row in rows
+        if row.method == group.method
+        and all(settings.get(f"settings.{k}") == v for k, v in row.when.items())
+        and (not row.orders or orders <= set(row.orders))
+    ]
+    # A row that asks for settings says more about a run than one that does not.
+    special = [row for row in fitting if row.when] or fitting
+    capacity = values.get("capacity")
+    if not special or capacity is None:
+        return special[0] if special else None
+    return min(special, key=lambda row: abs(row.capacity - capacity))
+
+
+# The same table in four languages
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table as Markdown, with its notes."""
+    columns = table.columns()
+    head = ["method", "source", *(c.title for c in columns), "cells"]
+    rows = [
+        [line.label, f"**{line.source}**" if line.source == "ours" else line.source]
+        + [line.text(c) for c in columns]
+        + [line.cells]
+        for line in table.lines
+    ]
+    rule = ["---", "---", *("---:" for _ in columns), "---"]
+    cells = [[c.replace("|", "\\|") for c in row] for row in (head, rule, *rows)]
+    body = "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    meaning = "; ".join(f"{c.title}: {c.about}" for c in columns)
+    notes = [meaning, *table.notes]
+    if table.source:
+        notes.insert(0, f"Lines marked paper are from {table.source}; ours were measured here.")
+    return f"## {table.stream}\n\n{body}\n\n" + "\n".join(f"- {note}" for note in notes) + "\n"
+
+
+_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+
+
+def to_latex(table: Table) -> str:
+    """Return the table as a LaTeX tabular for booktabs."""
+    columns = table.columns()
+
+    def row(cells: Iterable[str]) -> str:
+        return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
+
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        *(f"% {note}" for note in table.notes),
+        f"\\begin{{tabular}}{{ll{'r' * len(columns)}l}}",
+        r"\toprule",
+        row(["method", "source", *(c.title for c in columns), "cells"]),
+    ]
+    for line in table.lines:
+        if line.source == "ours" or line.cells == "not run here":
+            lines.append(r"\midrule")
+        lines.append(row([line.label, line.source, *map(line.text, columns), line.cells]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def to_csv(table: Table) -> str:
+    """Return the table as CSV with all digits."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["stream", "method", "source", *(c.key for c in COLUMNS), "cells"])
+    for line in table.lines:
+        numbers = [repr(line.values[c.key]) if c.key in line.values else "" for c in COLUMNS]
+        writer.writerow([table.stream, line.label, line.source, *numbers, line.cells])
+    return out.getvalue()
