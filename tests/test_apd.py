@@ -541,6 +541,8 @@ def test_backbones_that_cannot_work_are_refused() -> None:
 
 def test_without_a_head_all_layers_are_shared(tmp_path) -> None:
     net = sigmatau.APDNet(small_mlp(), head=None, **QUICK)
+    with pytest.raises(DataError, match="labels go up to 4, but the network has 3 outputs"):
+        net.learn("a", blobs(1, classes=5))
     net.learn("a", blobs(1))
     net.learn("b", blobs(2))
     net.save(tmp_path / "net.st")

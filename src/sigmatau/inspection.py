@@ -20,6 +20,7 @@ class Facts:
     sample: Tensor
     outputs: int | None
     labels: bool
+    highest: int = 0
 
 
 def inspect_data(
@@ -46,6 +47,7 @@ def inspect_data(
         if not y.is_floating_point():
             raise DataError("pass outputs=...: with a loss of your own the head's width is yours")
         outputs = int(y.shape[1]) if y.ndim > 1 else 1
+    checked = None
     if val is not None:
         checked = _scan(val, "the validation data")
         if checked is None:
@@ -57,7 +59,8 @@ def inspect_data(
             )
         if labels:
             _in_range("the validation data", checked[2], checked[3], outputs)
-    return Facts(sample, None if headless else outputs, labels)
+    highest = max(high, checked[3]) if val is not None and checked is not None else high
+    return Facts(sample, None if headless else outputs, labels, highest if labels else 0)
 
 
 def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int] | None:
@@ -88,9 +91,10 @@ def _in_range(what: str, low: int, high: int, outputs: int | None) -> None:
 
 @torch.no_grad()
 def check_forward(
-    backbone: nn.Module, head: str | None, sample: Tensor, device: torch.device
+    backbone: nn.Module, head: str | None, facts: Facts, device: torch.device
 ) -> None:
     """Run two samples through the network: do they fit, and is the head really its last layer?"""
+    sample = facts.sample
     check_device(sample, device)
     called: list[str] = []
     handles = [
@@ -101,7 +105,7 @@ def check_forward(
     was_training = backbone.training
     backbone.eval()
     try:
-        backbone(sample)
+        out = backbone(sample)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise DataError(
             f"the backbone cannot take inputs of shape {tuple(sample.shape[1:])} and type "
@@ -116,4 +120,9 @@ def check_forward(
         raise BackboneError(
             f"the head {head!r} is not the last layer of the network, {last}: name the head with "
             "head=..., or pass head=None to share all layers"
+        )
+    if head is None and facts.labels and facts.highest >= out.shape[1]:
+        raise DataError(
+            f"labels go up to {facts.highest}, but the network has {out.shape[1]} outputs, and with "
+            "head=None there are no more: build it with more"
         )

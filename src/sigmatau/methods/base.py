@@ -195,7 +195,7 @@ class Method(ABC, Generic[S]):
             else as_batches(val, chosen.batch_size, self.device, "the validation data")
         )
         facts = inspect_data(batches, checks, outputs, loss, headless=self.layout.head is None)
-        check_forward(self._backbone, self.layout.head, facts.sample, self.device)
+        check_forward(self._backbone, self.layout.head, facts, self.device)
         criterion: Loss = loss if loss is not None else F.cross_entropy
 
         devices = [self.device] if self.device.type == "cuda" else []

@@ -6,6 +6,9 @@ what every method must beat.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from sigmatau.methods.descent import ONE_EPOCH, PAPER
 from sigmatau.methods.registry import register
 from sigmatau.methods.shared import SharedWeights
 
@@ -15,3 +18,7 @@ class Finetune(SharedWeights):
     """One network, trained on one task after the other."""
 
     name = "finetune"
+    published: ClassVar = {
+        **PAPER,
+        "permuted-mnist": {**ONE_EPOCH, "lr": 0.03, "head": None},
+    }
