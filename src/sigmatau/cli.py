@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from sigmatau.errors import SigmatauError
+from sigmatau.experiment.cli import app as experiment
+from sigmatau.report.cli import app as report
 from sigmatau.streams.cli import app as data
 
 app = typer.Typer(
@@ -20,6 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data, name="data")
+app.add_typer(experiment)
+app.add_typer(report)
 
 
 def _version(wanted: bool) -> None:

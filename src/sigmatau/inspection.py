@@ -123,6 +123,6 @@ def check_forward(
         )
     if head is None and facts.labels and facts.highest >= out.shape[1]:
         raise DataError(
-            f"labels go up to {facts.highest}, but the network has {out.shape[1]} outputs, and with "
+            f"labels go up to {facts.highest}, but the network has {out.shape[1]} outputs and with "
             "head=None there are no more: build it with more"
         )

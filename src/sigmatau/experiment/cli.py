@@ -1,0 +1,216 @@
+"""`sigmatau run`, `grid` and `status`: one cell, a recipe of cells, and how far they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sigmatau.experiment.engines import Engine
+
+app = typer.Typer()
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        "--root", help="Data folder (default: SIGMATAU_DATA, or the user's cache folder)."
+    ),
+]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="key=value: a setting of the method, or backbone.KEY, rows.train"),
+]
+Threads = Annotated[int, typer.Option(min=1, help="Threads of one cell.")]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="tensorboard or mlflow, beside the files.")
+]
+Show = Annotated[bool, typer.Option("--show", help="Print all settings, and run nothing.")]
+
+
+@app.command()
+def run(
+    stream: Annotated[str, typer.Argument(help="A stream; `sigmatau data list` has them.")],
+    method: Annotated[str, typer.Argument(help="A method, such as apd1.")],
+    order: Annotated[str, typer.Option(help="A named order, random:SEED, or 2,0,1.")] = "A",
+    seed: Annotated[int, typer.Option(min=0, help="Of the split, the network, the method.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Results folder [results/STREAM].")] = None,
+    pairs: Pairs = None,
+    threads: Threads = 1,
+    track: Track = None,
+    root: Root = None,
+    show: Show = False,
+) -> None:
+    """Run one cell: a stream learnt by a method in an order, from a seed."""
+    from sigmatau.errors import SigmatauError
+    from sigmatau.experiment.cell import finished
+    from sigmatau.experiment.config import Cell, assign
+    from sigmatau.experiment.engines import Job, run_job
+    from sigmatau.experiment.grid import cell_folder, check
+    from sigmatau.experiment.trackers import known
+
+    fields = {"threads": threads, **assign(pairs or ())}
+    given = {"stream": stream, "method": method, "order": _order(order), "seed": seed}
+    cell = Cell.of({**fields, **given})
+    if show:
+        _show(cell, root)
+        return
+    folder = cell_folder(out or Path("results") / stream, cell)
+    if finished(cell, folder) is None:
+        check([cell], root)
+    known(track or ())
+    where = None if root is None else str(root)
+    result = run_job(Job(cell, str(folder), where, tuple(track or ())))
+    if result is None:
+        raise SigmatauError(f"another process is at {folder}: wait for it, or give another --out")
+    _print_result(result)
+    typer.echo(f"written to {folder}")
+
+
+@app.command()
+def grid(
+    recipe: Annotated[Path, typer.Argument(help="A recipe: methods x orders x seeds.")],
+    out: Annotated[Path | None, typer.Option(help="Results folder [results/RECIPE].")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Cells side by side [cores].")] = None,
+    threads: Threads = 1,
+    engine: Annotated[str, typer.Option(help="local, or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
+    order: Annotated[list[str] | None, typer.Option(help="Only these orders.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only these methods or labels.")] = None,
+    pairs: Pairs = None,
+    track: Track = None,
+    root: Root = None,
+    show: Show = False,
+) -> None:
+    """Run all cells of a recipe. Finished ones stay; killed ones go on where they were."""
+    from sigmatau.errors import ConfigError
+    from sigmatau.experiment.config import Recipe, assign
+    from sigmatau.experiment.grid import run_grid
+    from sigmatau.experiment.status import following
+
+    wanted = Recipe.read(recipe)
+    fields = assign(pairs or ())
+    if fields:
+        given = wanted.model_dump(exclude_unset=True)
+        for key, value in fields.items():
+            given[key] = {**given.get(key, {}), **value} if isinstance(value, dict) else value
+        wanted = Recipe.of(given)
+    cells = [
+        cell.model_copy(update={"threads": threads})
+        for cell in wanted.cells()
+        if (not order or cell.order in [_order(o) for o in order])
+        and (not seed or cell.seed in seed)
+        and (not method or {cell.method, cell.label, cell.name} & set(method))
+    ]
+    if not cells:
+        raise ConfigError("no cell of the recipe is left: check --order, --seed and --method")
+    if show:
+        for cell in cells:
+            _show(cell, root)
+        return
+    folder = out or Path("results") / recipe.stem
+    chosen = _engine(engine, workers, threads, address)
+    with following(folder, cells, chosen.workers) as told:
+        summary = run_grid(
+            wanted, folder, chosen, cells=cells, root=root, trackers=track or (), told=told
+        )
+    for outcome in summary.failed:
+        typer.secho(f"{outcome.id} failed: {outcome.told}", fg="red", err=True)
+    typer.echo(f"{summary}; written to {folder}")
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    folder: Annotated[Path, typer.Argument(help="A results folder.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Go on until all is done.")] = False,
+) -> None:
+    """Show how far a grid is, from any terminal."""
+    from sigmatau.experiment.status import show_status
+
+    show_status(folder, watch)
+
+
+@app.command()
+def tune(
+    stream: Annotated[str, typer.Argument(help="A stream.")],
+    method: Annotated[str, typer.Argument(help="A method, such as apd1.")],
+    search: Annotated[
+        list[str] | None,
+        typer.Option(help="What to search: l1=1e-5..1e-2, or groups=[1, 2, 4]."),
+    ] = None,
+    capacity: Annotated[
+        float | None, typer.Option(help="Most capacity (paper): 1.35 for 135 %.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all.")] = 30,
+    workers: Annotated[int, typer.Option(min=1, help="Trials side by side.")] = 1,
+    order: Annotated[str, typer.Option(help="A named order, random:SEED, or 2,0,1.")] = "A",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder [tuning/STREAM-METHOD].")] = None,
+    pairs: Pairs = None,
+    threads: Threads = 1,
+    root: Root = None,
+) -> None:
+    """Find settings on validation data for a capacity. Stopped, it goes on when called again."""
+    import yaml
+
+    from sigmatau.experiment.config import Cell, assign
+    from sigmatau.experiment.tune import Search, choices_of
+    from sigmatau.experiment.tune import tune as find
+
+    fields = {"threads": threads, **assign(pairs or ())}
+    given = {"stream": stream, "method": method, "order": _order(order), "seed": seed}
+    folder = str((out or Path("tuning") / f"{stream}-{method}").absolute())
+    choices = choices_of(search or ())
+    cell = Cell.of({**fields, **given})
+    found = find(
+        Search(cell, choices, folder, capacity, None if root is None else str(root.absolute())),
+        trials,
+        workers,
+    )
+    typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
+    typer.echo(f"the study's log is in {folder}")
+
+
+def _engine(name: str, workers: int | None, threads: int, address: str | None) -> Engine:
+    from sigmatau.errors import ConfigError, nearest
+    from sigmatau.experiment.engines.local import Local
+
+    if name == "local":
+        if address is not None:
+            raise ConfigError("--address is the address of a Ray cluster: add --engine ray")
+        return Local(workers, threads)
+    if name == "ray":
+        from sigmatau.experiment.engines.ray import Ray
+
+        return Ray(address, threads, workers)
+    raise ConfigError(f"no engine {name!r}; {nearest(name, ('local', 'ray'))}")
+
+
+def _order(text: str) -> str | list[int]:
+    parts = text.split(",")
+    return [int(p) for p in parts] if all(p.strip().isdecimal() for p in parts) else text
+
+
+def _show(cell: Any, root: Path | None) -> None:
+    """Print everything a cell would be run with, as YAML."""
+    import yaml
+
+    from sigmatau.experiment.build import Plan
+
+    plan = Plan(cell, root)
+    typer.echo(f"# {cell.id}")
+    typer.echo(yaml.safe_dump(plan.resolved(plan.method()), sort_keys=False))
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    capacity, forgetting = result["capacity"], result["forgetting"]
+    typer.echo(
+        f"{result['label']} on {result['stream']}, order {result['order']}, seed {result['seed']}: "
+        f"average {result['metric']} {result['average_accuracy']:.4f}"
+    )
+    typer.echo(f"forgetting {forgetting['average']:.4f} average, {forgetting['worst']:.4f} worst")
+    told = ", ".join(f"{capacity[k]:.1%} {k}" for k in ("paper", "strict", "bytes"))
+    typer.echo(f"capacity {told}; {result['steps']:,} steps in {result['seconds']:.1f} s")

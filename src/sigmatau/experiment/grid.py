@@ -1,0 +1,90 @@
+"""All cells of a recipe: what is finished stays, what is not is run, what fails is told."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from sigmatau.experiment.config import Cell, Recipe
+from sigmatau.experiment.engines import Engine, Job, Outcome
+from sigmatau.experiment.files import make_folder, write_text
+from sigmatau.experiment.trackers import known
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a grid came to."""
+
+    before: int
+    done: int
+    failed: tuple[Outcome, ...]
+
+    def __str__(self) -> str:
+        told = f"{self.before + self.done} cells finished ({self.before} of them before)"
+        return told + (f", {len(self.failed)} failed" if self.failed else "")
+
+
+def cell_folder(out: str | Path, cell: Cell) -> Path:
+    """Return where a cell's files are in a results folder."""
+    return Path(out) / "cells" / cell.id
+
+
+def check(cells: Iterable[Cell], root: str | Path | None = None) -> None:
+    """Build one cell of every row, so that what cannot run is told before anything does."""
+    from sigmatau.experiment.build import Plan
+
+    seen: set[tuple[str, str]] = set()
+    for cell in cells:
+        if (key := (cell.name, str(cell.order))) not in seen:
+            plan = Plan(cell, Path(root) if root else None)
+            if cell.name not in {name for name, _ in seen}:
+                plan.resolved(plan.method())
+            seen.add(key)
+
+
+def run_grid(
+    recipe: Recipe,
+    out: str | Path,
+    engine: Engine,
+    *,
+    cells: Sequence[Cell] | None = None,
+    root: str | Path | None = None,
+    trackers: Sequence[str] = (),
+    told: Callable[[Outcome], None] = lambda outcome: None,
+    poll: float = 2.0,
+) -> Summary:
+    """Run the cells of a recipe (or those given) that are not finished yet."""
+    from sigmatau.experiment.cell import finished
+
+    wanted = recipe.cells() if cells is None else list(cells)
+    out = make_folder(Path(out))
+    left = [c for c in wanted if finished(c, cell_folder(out, c)) is None]
+    check(left, root)
+    known(trackers)
+    plain = recipe.model_dump(mode="json", exclude_unset=True)
+    write_text(out / "recipe.yaml", yaml.safe_dump(plain, sort_keys=False))
+    where = None if root is None else str(Path(root).absolute())
+    jobs = [
+        Job(cell, str(cell_folder(out, cell).absolute()), where, tuple(trackers)) for cell in left
+    ]
+    done, failed = 0, []
+    while jobs:
+        busy = []
+        by_id = {job.cell.id: job for job in jobs}
+        for outcome in engine.run(jobs):
+            if outcome.state == "busy":
+                busy.append(by_id[outcome.id])
+                continue
+            done += outcome.state == "done"
+            if outcome.state == "failed":
+                failed.append(outcome)
+            told(outcome)
+        # Another grid is at these: if it finishes them, good; if it dies, they are ours.
+        jobs = busy
+        if busy:
+            time.sleep(poll)
+    return Summary(len(wanted) - len(left), done, tuple(failed))
