@@ -67,6 +67,11 @@ class Trainee:
         return 1.0
 
     @property
+    def selectable(self) -> bool:
+        """Return whether the epoch that just ended may be the one that is kept."""
+        return True
+
+    @property
     def finished(self) -> bool:
         """Return whether to stop although epochs are left."""
         return False
@@ -149,7 +154,7 @@ def fit(
         trainee.ends_epoch(mean, val)
         seconds = time.perf_counter() - began
         run.epochs.append(Epoch(index, rate, mean, achieved, seconds))
-        if index >= epochs - select_last:
+        if index >= epochs - select_last and trainee.selectable:
             run.consider(achieved)
         for hook in hooks:
             hook.epoch_ends(task, run.epochs[-1], run.state)
@@ -234,5 +239,6 @@ class Fit:
         if "best" in parts:
             self.best = {n: t.clone() for n, t in parts["best"].items()}
         self.trainee.restored()
-        self.generator.set_state(state["generator"])
-        torch.set_rng_state(state["global"])
+        # Copies: a tensor mapped from a file may lie where the generators cannot read it.
+        self.generator.set_state(state["generator"].clone())
+        torch.set_rng_state(state["global"].clone())

@@ -208,3 +208,10 @@ def test_a_users_own_loader_works_on_a_task():
     x, y = streams.get("digits")[0].train
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32)
     assert sum(len(batch) for batch, _ in loader) == len(x)
+
+
+def test_a_dictionary_of_tensors_names_the_tasks() -> None:
+    x, y = torch.rand(40, 3), torch.arange(40) % 2
+    stream = streams.from_tensors({"birds": (x, y), "cars": (x.flip(0), y)})
+    assert stream.task_names == ("birds", "cars")
+    assert stream[1].name == "cars"

@@ -65,7 +65,8 @@ class Checkpoint:
         """Take up what is on the disk."""
         if self.path.exists():
             with Container.open(self.path) as source:
-                if not _agrees(source.meta.get("config"), self.resolved):
+                agrees = _agrees(source.meta.get("config"), self.resolved)
+                if "learnt" not in source.meta or not agrees:
                     raise FileError(
                         f"{self.path} was begun with other settings or by another version: finish "
                         "it with those, or delete its folder to begin anew"

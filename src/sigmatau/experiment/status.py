@@ -132,7 +132,8 @@ def following(
     if not console.is_terminal:
 
         def told(outcome: Outcome) -> None:
-            console.print(f"{outcome.id} {outcome.state}: {outcome.told}", markup=False)
+            line = f"{outcome.id} {outcome.state}: {outcome.told}"
+            console.print(line, markup=False, soft_wrap=True)
 
         yield told
         return

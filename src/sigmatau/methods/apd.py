@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import ceil
 from typing import Any, cast
 
 import numpy as np
@@ -108,14 +107,6 @@ class APDNet(Method[APDState]):
                 )
             )
         return APDTrainee(module, criterion, weights, chosen, entries)
-
-    def _plan(self, state: APDState) -> tuple[int, int]:
-        chosen = self.settings
-        if chosen.budget is None or not state.tasks:
-            return chosen.epochs, chosen.select_last
-        # Only epochs that end with the budget met may be selected.
-        met = chosen.epochs - ceil(chosen.epochs * chosen.budget_settled - 1)
-        return chosen.epochs, min(chosen.select_last, met)
 
     def _penalty(self, state: APDState, weight: Weight) -> SharedPenalty:
         chosen = self.settings

@@ -49,12 +49,19 @@ class APDTrainee(Trainee):
     def begins_batch(self, batch: int, batches: int) -> None:
         if self.entries is None or int(self.rounds) == ROUNDS:
             return
-        done = (self.epoch + batch / max(batches, 1)) / self.epochs
+        # By the end of this batch, so that the training's very last batch sees the budget met.
+        done = (self.epoch + (batch + 1) / max(batches, batch + 1)) / self.epochs
+        if int(self.count) == 0 and done < 1:
+            return  # there is nothing yet to choose from
         due = min(int(ROUNDS * done / self.settings.budget_settled), ROUNDS)
         if due > int(self.rounds):
             self.rounds.fill_(due)
             size = sum(weight.weight.size for weight in self.decomposed)
             self._cut_back(allowance(due, size, self.entries))
+
+    @property
+    def selectable(self) -> bool:
+        return self.entries is None or int(self.rounds) == ROUNDS
 
     def _cut_back(self, entries: int) -> None:
         masks = strongest([w.strength() for w in self.decomposed], entries)

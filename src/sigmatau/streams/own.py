@@ -34,7 +34,7 @@ class _Draft:
 
 
 def from_tensors(
-    tasks: Sequence[Given],
+    tasks: Sequence[Given] | Mapping[str, Given],
     *,
     name: str = "tensors",
     val: float = 0.1,
@@ -46,9 +46,11 @@ def from_tensors(
     """Make a stream; a task is `(x, y)`, `(train, test)`, `(train, val, test)` or a Task.
 
     `x` is uint8 (then divided by 255) or floating, `y` whole numbers from 0. A bare `(x, y)` is
-    split by `seed` into the shares `val`, `test` and the rest.
+    split by `seed` into the shares `val`, `test` and the rest. A dictionary names the tasks.
     """
-    drafts = [_draft(i, given) for i, given in enumerate(tasks)]
+    if not isinstance(tasks, Mapping):
+        tasks = {f"task {i}": given for i, given in enumerate(tasks)}
+    drafts = [_draft(task, given) for task, given in tasks.items()]
     return _stream(name, drafts, val, test, seed, metric, orders)
 
 
@@ -157,20 +159,20 @@ def _titles(splits: Mapping[str, Any], label: str) -> list[Any]:
     return sorted({value for split in splits.values() for value in split[label]})
 
 
-def _draft(i: int, given: Given) -> _Draft:
+def _draft(name: str, given: Given) -> _Draft:
     if isinstance(given, Task):
         return _Draft(given.name, given.classes, given.parts())
     items: list[Any] = list(given)
     bare = len(items) == 2 and isinstance(items[0], Tensor)
     if not bare and (len(items) not in (2, 3) or any(len(item) != 2 for item in items)):
-        raise DataError(f"task {i}: give (x, y), (train, test) or (train, val, test)")
+        raise DataError(f"{name}: give (x, y), (train, test) or (train, val, test)")
     keys = ("train",) if bare else ("train", "test") if len(items) == 2 else PARTS
     tensors = {
-        key: _tensors(f"task {i}, {key}", *item)
+        key: _tensors(f"{name}, {key}", *item)
         for key, item in zip(keys, [items] if bare else items, strict=True)
     }
     top = max((int(y.max()) for _, y in tensors.values() if len(y)), default=0)
-    return _Draft(f"task {i}", tuple(map(str, range(top + 1))), tensors)
+    return _Draft(name, tuple(map(str, range(top + 1))), tensors)
 
 
 def _tensors(where: str, x: Tensor, y: Tensor) -> Pair:

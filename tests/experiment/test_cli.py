@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from sigmatau.cli import app
+from sigmatau.errors import ConfigError
+from tests.experiment.conftest import TINY
+
+QUICK = ["--set", "epochs=1", "--set", "tasks=2", "--set", "rows.train=40"]
+
+
+def command(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def recipe(path: Path, **fields: Any) -> str:
+    path.write_text(yaml.safe_dump({**TINY, "settings": {"epochs": 1}, **fields}))
+    return str(path)
+
+
+def test_run_writes_a_cell_and_tells_of_it(tmp_path: Path) -> None:
+    told = command("run", "digits", "apd1", "--order", "3,1", "--out", str(tmp_path), *QUICK)
+    assert "average accuracy" in told
+    (path,) = tmp_path.glob("cells/*/result.json")
+    result = json.loads(path.read_text())
+    assert result["task_names"] == ["6-7", "2-3"]
+    assert result["label"] == "apd1 epochs=1"
+    assert "1 done" in command("status", str(tmp_path))
+
+
+def test_every_default_can_be_printed() -> None:
+    shown = yaml.safe_load(command("run", "digits", "apd1", "--show", "--set", "budget=0.05"))
+    assert shown["settings"]["budget"] == 0.05
+    assert shown["settings"]["beta"] == 0.01
+    assert shown["backbone"]["name"] == "mlp"
+
+
+def test_a_bad_setting_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'epochs'"):
+        command("run", "digits", "apd1", "--out", str(tmp_path / "r"), "--set", "epoch=3")
+    assert not (tmp_path / "r").exists()
+
+
+def test_grid_runs_the_chosen_part_of_a_recipe(tmp_path: Path) -> None:
+    path = recipe(
+        tmp_path / "r.yaml", methods=["finetune", "apd1"], orders=["A", "B"], seeds=[0, 1]
+    )
+    out = str(tmp_path / "out")
+    told = command(
+        "grid", path, "--out", out, "--workers", "1", "--order", "B", "--method", "finetune"
+    )
+    assert "2 cells finished (0 of them before)" in told
+    names = sorted(p.parent.name for p in Path(out).glob("cells/*/result.json"))
+    assert names == ["finetune-B-0", "finetune-B-1"]
+    assert "2 done" in command("status", out)
+    assert "6 waiting" in command("status", out)
+
+
+def test_grid_fails_if_a_cell_did(tmp_path: Path) -> None:
+    rows = [{"method": "finetune", "settings": {"lr": 1e30, "optimizer": "sgd"}}, "apd1"]
+    path = recipe(tmp_path / "r.yaml", methods=rows)
+    told = CliRunner().invoke(app, ["grid", path, "--out", str(tmp_path / "out"), "--workers", "1"])
+    assert told.exit_code == 1
+    assert "1 failed" in told.output
