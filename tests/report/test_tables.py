@@ -172,3 +172,11 @@ def test_published_figures_are_in_percent() -> None:
     assert all(row.mopd > row.aopd for row in rows if row.aopd and row.mopd)
     names = [[row.name for row in benchmark.rows] for benchmark in BENCHMARKS.values()]
     assert all(len(set(found)) == len(found) for found in names)
+
+
+def test_the_reader_is_told_of_streams_learnt_in_part(tmp_path: Path) -> None:
+    put(tmp_path, result("apd1", tasks=TASKS))
+    put(tmp_path, result("stl"))
+    notes = " ".join(made(tmp_path).notes)
+    assert "apd1 learnt 2 of the paper's 10 tasks" in notes
+    assert "stl learnt" not in notes

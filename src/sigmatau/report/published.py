@@ -41,6 +41,7 @@ class Benchmark:
     """What the paper says about one stream."""
 
     source: str
+    tasks: int
     rows: tuple[Published, ...]
     note: str = ""
 
@@ -154,15 +155,18 @@ _THREE = (
 )
 
 BENCHMARKS: Mapping[str, Benchmark] = {
-    "split-cifar100": Benchmark(f"{PAPER}, tables 1, A.1 and A.4", _SPLIT, _PIXELS),
-    "superclass-cifar100": Benchmark(f"{PAPER}, tables 1 and A.4", _SUPERCLASS, _PIXELS),
-    "omniglot-rotation": Benchmark(f"{PAPER}, figure 6", _OMNIGLOT),
+    "split-cifar100": Benchmark(f"{PAPER}, tables 1, A.1 and A.4", 10, _SPLIT, _PIXELS),
+    "superclass-cifar100": Benchmark(f"{PAPER}, tables 1 and A.4", 20, _SUPERCLASS, _PIXELS),
+    "omniglot-rotation": Benchmark(f"{PAPER}, figure 6", 100, _OMNIGLOT),
     "permuted-mnist": Benchmark(
-        f"{PAPER}, table A.2 (rows of GEM, S-GEM and A-GEM: Chaudhry et al., ICLR 2019)", _PERMUTED
+        f"{PAPER}, table A.2 (rows of GEM, S-GEM and A-GEM: Chaudhry et al., ICLR 2019)",
+        17,
+        _PERMUTED,
     ),
-    "hetero8": Benchmark(f"{PAPER}, table A.3", _EIGHT),
+    "hetero8": Benchmark(f"{PAPER}, table A.3", 8, _EIGHT),
     "hetero3": Benchmark(
         f"{PAPER}, table 2",
+        3,
         _THREE,
         "Capacities of the paper's lines are its model sizes over 57 MB, that of one network.",
     ),

@@ -163,14 +163,14 @@ def table(results: Results, stream: str) -> Table:
     return Table(
         stream,
         tuple(lines),
-        (*notes, *_protocol(rows)),
+        (*notes, *_protocol(rows, benchmark.tasks if benchmark else 0)),
         benchmark.source if benchmark else "",
         None if plain is None else plain.label,
         tuple(rows),
     )
 
 
-def _protocol(rows: Iterable[Group]) -> list[str]:
+def _protocol(rows: Iterable[Group], tasks: int) -> list[str]:
     """Return what a reader must know of how the runs were made, each thing once."""
     notes: dict[str, None] = {}
     for group in rows:
@@ -178,6 +178,11 @@ def _protocol(rows: Iterable[Group]) -> list[str]:
         for run in group.done:
             result = run.done
             notes |= dict.fromkeys(result.notes)
+            if len(result.task_names) < tasks:
+                learnt = f"{len(result.task_names)} of the paper's {tasks} tasks"
+                notes[
+                    f"{group.label} learnt {learnt}; its line and the paper's differ in that."
+                ] = None
             if result.metric != "accuracy":
                 notes[f"Scores are {result.metric}, in %, wherever accuracy is written."] = None
             for key, value in flat(result.config).items():
