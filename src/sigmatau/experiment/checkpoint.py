@@ -21,7 +21,7 @@ from torch import Tensor
 from sigmatau.core import container
 from sigmatau.core.container import Container, Record
 from sigmatau.errors import FileError
-from sigmatau.experiment.files import write_text
+from sigmatau.files import put
 from sigmatau.methods import Method
 from sigmatau.training import Epoch, Hook, State
 
@@ -85,7 +85,7 @@ class Checkpoint:
         if self.metrics.exists():
             # Lines of epochs that are to be run again, or were cut off, go.
             self.lines = [x for x in _lines(self.metrics) if (x["place"], x["index"]) < reached]
-            write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in self.lines))
+            put(self.metrics, "".join(json.dumps(line) + "\n" for line in self.lines))
 
     def save(self, method: Method[Any], learnt: int, state: Callable[[], State] | None) -> None:
         """Keep a network of `learnt` tasks, and the training of the next one if it is under way."""

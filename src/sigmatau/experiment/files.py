@@ -1,11 +1,9 @@
-"""Plain files, written whole or not at all, and a lock that dies with its owner."""
+"""The files of a results folder, and a lock that dies with its owner."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,34 +11,15 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from sigmatau.errors import FileError
+from sigmatau.files import put
 
 FORMAT = 1  # of the files in a results folder
-
-
-def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Put `text` at `path`; what was there stays until the new file is complete."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}.tmp")
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise FileError(
-            f"{path} was not written ({error.strerror}), and what was there is untouched; make "
-            "sure that its folder may be written to and that the disk is not full, and run again: "
-            "finished work is kept"
-        ) from error
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = True) -> None:
     """Write a JSON object, each of its entries on a line of its own."""
     lines = [f" {json.dumps(k)}: {json.dumps(v, allow_nan=False)}" for k, v in value.items()]
-    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n", durable=durable)
+    put(path, "{\n" + ",\n".join(lines) + "\n}\n", durable=durable)
 
 
 def read_json(path: Path) -> Any | None:

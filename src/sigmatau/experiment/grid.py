@@ -11,8 +11,9 @@ import yaml
 
 from sigmatau.experiment.config import Cell, Recipe
 from sigmatau.experiment.engines import Engine, Job, Outcome
-from sigmatau.experiment.files import make_folder, write_text
+from sigmatau.experiment.files import make_folder
 from sigmatau.experiment.trackers import known
+from sigmatau.files import put
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def run_grid(
     check(left, root)
     known(trackers)
     plain = recipe.model_dump(mode="json", exclude_unset=True)
-    write_text(out / "recipe.yaml", yaml.safe_dump(plain, sort_keys=False))
+    put(out / "recipe.yaml", yaml.safe_dump(plain, sort_keys=False))
     where = None if root is None else str(Path(root).absolute())
     jobs = [
         Job(cell, str(cell_folder(out, cell).absolute()), where, tuple(trackers)) for cell in left

@@ -20,8 +20,9 @@ from joblib import Parallel, delayed, parallel_config
 from sigmatau.errors import ConfigError, FileError, MissingExtra, SigmatauError
 from sigmatau.experiment.cell import Stopped, run_cell
 from sigmatau.experiment.config import Cell, parse
-from sigmatau.experiment.files import locked, make_folder, write_json, write_text
+from sigmatau.experiment.files import locked, make_folder, write_json
 from sigmatau.experiment.grid import cell_folder, check
+from sigmatau.files import put
 
 try:
     import optuna
@@ -192,7 +193,7 @@ def _conclude(study: optuna.Study, search: Search, out: Path) -> dict[str, Any]:
         "validation": {k: best[k] for k in ("score", "capacity")},
         "trials": len(log),
     }
-    write_text(out / "best.yaml", yaml.safe_dump(found, sort_keys=False))
+    put(out / "best.yaml", yaml.safe_dump(found, sort_keys=False))
     return found
 
 

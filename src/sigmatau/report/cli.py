@@ -48,9 +48,9 @@ def compare(
     from rich.markup import escape
     from rich.table import Table
 
+    from sigmatau.files import put
     from sigmatau.report.compare import compare as compared
     from sigmatau.report.compare import to_csv
-    from sigmatau.report.files import put
 
     found = compared(a, b, level)
     if csv is not None:

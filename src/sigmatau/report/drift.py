@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from sigmatau.errors import DataError
-from sigmatau.report.files import put
+from sigmatau.files import put
 
 FILE = "parameters.json"
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sigmatau.files import put
 from sigmatau.report import per_task, static, tables
 from sigmatau.report.figures import TASKS, all_figures
-from sigmatau.report.files import put
 from sigmatau.report.page import page
 from sigmatau.report.results import read
 
