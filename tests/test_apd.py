@@ -261,6 +261,9 @@ def test_regression_and_several_labels_with_losses_of_ones_own() -> None:
     with pytest.raises(DataError, match="outputs="):
         net.learn("oops", (x, y), loss=F.cross_entropy)
     net.learn("own", (x, y), loss=F.cross_entropy, outputs=3)
+    held = sigmatau.APDNet(small_mlp(), retroactive="off", penalty="ewc")
+    with pytest.raises(DataError, match="penalty='ewc' needs class labels"):
+        held.learn("level", (x, level), loss=F.mse_loss)
 
 
 def test_normalisation_state_is_each_tasks_own() -> None:

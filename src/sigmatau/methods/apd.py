@@ -28,7 +28,7 @@ from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, rewrite
 from sigmatau.core.sparse import Sparse
 from sigmatau.core.state import APDState, Lazy, TaskPart, fresh_head
 from sigmatau.data import Batches
-from sigmatau.errors import ConfigError
+from sigmatau.errors import ConfigError, DataError
 from sigmatau.inspection import Facts
 from sigmatau.methods.apd_settings import APDSettings
 from sigmatau.methods.apd_training import APDTrainee, ReferenceTrainee
@@ -72,6 +72,11 @@ class APDNet(Method[APDState]):
     # Learning
 
     def _begin(self, state: APDState, task: str, facts: Facts, criterion: Loss) -> Trainee:
+        if self.settings.penalty == "ewc" and not facts.labels:
+            raise DataError(
+                "penalty='ewc' needs class labels: how much a weight matters is read from class "
+                "probabilities. Use penalty='l2' for a loss of your own"
+            )
         module = copy.deepcopy(self._backbone).train()
         if state.tasks:
             # Biases and normalisation start where the shared weights come from: the oldest task.
