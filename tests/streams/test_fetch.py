@@ -275,3 +275,13 @@ def test_every_download_has_a_proper_address_and_checksum(name):
         assert all(
             url.startswith("http") and url.endswith(Path(wanted.file).name) for url in wanted.urls
         )
+
+
+def test_giving_up_says_why() -> None:
+    import requests
+
+    from sigmatau.streams.fetch import _reason
+
+    with pytest.raises(requests.ConnectionError) as caught:
+        requests.get("http://127.0.0.1:9/nothing", timeout=1)
+    assert "refused" in _reason(caught.value).lower()

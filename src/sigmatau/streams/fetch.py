@@ -55,7 +55,7 @@ class Resuming:
         bar = None
         if self.progress:
             bar = self.progress.add_task(Path(url).name, total=None)
-        failures = 0
+        failures, cause = 0, ""
         while True:
             before = self._here()
             try:
@@ -65,13 +65,14 @@ class Resuming:
                 # The server has understood and said no; asking again changes nothing.
                 if error.response is None or error.response.status_code < 500:
                     raise
-                failures += 1
+                failures, cause = failures + 1, f"status {error.response.status_code}"
             except requests.RequestException as error:
                 # Attempts are counted from the last byte that came: a slow line may take many.
                 failures = 1 if self._here() > before else failures + 1
+                cause = _reason(error)
                 log.info("%s broke off at byte %d (%s)", url, self._here(), error)
             if failures >= self.attempts:
-                raise requests.ConnectionError(f"gave up after {failures} attempts")
+                raise requests.ConnectionError(f"gave up after {failures} attempts: {cause}")
             time.sleep(self.pause * 2 ** (failures - 1))
         os.replace(self.partial, output_file)
 
@@ -204,3 +205,11 @@ def _merge(source: Path, target: Path) -> None:
 
 def _short(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _reason(error: requests.RequestException) -> str:
+    """Return why a transfer failed in a few words, without the library's own wrapping."""
+    inner: BaseException = error
+    while (below := inner.__cause__ or inner.__context__) is not None:
+        inner = below
+    return str(inner) or type(inner).__name__
