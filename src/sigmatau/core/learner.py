@@ -3,7 +3,8 @@
 The network itself is ordinary: its weight holds `theta = shared * mask + delta`, autograd gives
 the gradient of theta, and that one gradient serves all three parts. Shared part and delta have
 gradients that differ by the mask alone, a factor that Adam's normalisation takes out again, so one
-pair of moments serves both.
+pair of moments serves both. This file says in tensor code what a step is; `fused.c` does the same
+in one pass.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
+from sigmatau.core import fused
 from sigmatau.core.layout import Weight
 from sigmatau.core.proximal import l1_prox_
 from sigmatau.core.retroactive import SharedPenalty
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+# The most that a prox may move a number, in learning rates. Under a steady gradient Adam moves by
+# just one: a hair more, so that rounding cannot keep a number from coming to rest at zero.
+LIMIT = 1.001
 
 
 @dataclass
@@ -38,6 +43,7 @@ class Decomposed:
     def __post_init__(self) -> None:
         self.mean = torch.zeros_like(self.delta)
         self.square = torch.zeros_like(self.delta)
+        self.kernel = fused.kernel_for(self)
         self.compose()
 
     @property
@@ -62,38 +68,46 @@ class Decomposed:
         """Give the mask's logits their gradient, from theta's."""
         if self.logit is None or self.theta.grad is None:
             return
+        mask = torch.sigmoid(self.logit)
+        if self.kernel is not None:
+            self.logit.grad = self.kernel.logits(self.theta.grad, mask)
+            return
         dims = [d for d in range(len(self.weight.shape)) if d != self.weight.out_dim]
         along = (self.theta.grad * self.shared).sum(dims)
-        mask = torch.sigmoid(self.logit)
         self.logit.grad = along * mask * (1 - mask)
 
     @torch.no_grad()
     def step(self, count: int, lr: float, l1: float, decay: float) -> None:
         """Take step number `count` (from 1) of Adam on shared part and delta, then the proxes.
 
-        The gradient is used up.
+        The gradient is used up, and theta written.
         """
         if self.theta.grad is None:
             return
-        grad = self.theta.grad
+        grad, self.theta.grad = self.theta.grad, None
+        rate, debias = lr / (1 - BETA1**count), 1 / sqrt(1 - BETA2**count)
+        if self.kernel is not None:
+            self.kernel.step(
+                grad, lr=lr, limit=LIMIT * lr, rate=rate, l1=l1, decay=decay, debias=debias
+            )
+            return
         if decay:
             grad.add_(self.theta, alpha=decay)
         self.mean.lerp_(grad, 1 - BETA1)
         self.square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
-        root = self.square.sqrt().div_(sqrt(1 - BETA2**count)).add_(EPSILON)
+        root = self.square.sqrt().mul_(debias).add_(EPSILON)
         towards = self.mean / root
-        rate = lr / (1 - BETA1**count)
         if self.penalty is not None:
             scale = root if self.mask is None else root * self.spread(self.mask)
             moved = (self.shared - self.before).sub_(towards, alpha=rate)
-            moved = self.penalty.prox(moved, lr / scale, lr)
+            moved = self.penalty.prox(moved, lr / scale, LIMIT * lr)
             torch.add(self.before, moved, out=self.shared)
         self.delta.sub_(towards, alpha=rate)
         if self.support is not None:
             self.delta.mul_(self.support)
         elif l1:
-            l1_prox_(self.delta, lr / root, l1, lr)
-        self.theta.grad = None
+            l1_prox_(self.delta, lr / root, l1, LIMIT * lr)
+        self.compose()
 
     def refresh(self) -> None:
         """Look again at entries where the shared weights moved past a past task's delta."""

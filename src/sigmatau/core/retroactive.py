@@ -45,14 +45,19 @@ def rewrite(
 
     Only entries that were nonzero or lie `beyond` (see `far`) are looked at.
     """
-    indices = union([delta.indices, beyond]) if beyond.numel() else delta.indices
-    drift = moved.reshape(-1)[indices.long()]
-    residual = Sparse(indices, torch.zeros_like(drift), delta.shape)
-    if mask is not None:
-        drift = drift * mask[residual.rows(out_dim).long()]
-    residual.values[torch.searchsorted(indices, delta.indices)] = delta.values
-    values = soft_threshold(residual.values - drift, reach)
-    return Sparse(indices, values, delta.shape).nonzero()
+    if beyond.numel():
+        # Going through all entries in order is quicker than going after the few in two lists.
+        spread = [n if d == out_dim else 1 for d, n in enumerate(delta.shape)]
+        drift = moved if mask is None else moved * mask.view(spread)
+        indices = union([delta.indices, beyond])
+        residual = delta.dense().sub_(drift).view(-1).index_select(0, indices)
+    else:
+        indices = delta.indices
+        drift = delta.gather(moved)
+        if mask is not None:
+            drift = drift * mask.index_select(0, delta.rows(out_dim))
+        residual = delta.values - drift
+    return Sparse(indices, soft_threshold(residual, reach), delta.shape).nonzero()
 
 
 @dataclass
@@ -193,7 +198,7 @@ class SharedPenalty:
     def __init__(self, curve: Curve) -> None:
         self.curve = curve
         self._past: PastTasks | None = None
-        self._near: tuple[Tensor, Curve] | None = None
+        self.near: tuple[Tensor, Curve] | None = None
 
     @classmethod
     def quadratic(cls, strength: float | Tensor) -> SharedPenalty:
@@ -234,16 +239,16 @@ class SharedPenalty:
     def derivative(self, moved: Tensor) -> Tensor:
         """Return the derivative that a step uses, at the movement `moved`."""
         out = self.curve.bend(moved) + self.curve.linear
-        if self._near is not None:
-            at, curve = self._near
+        if self.near is not None:
+            at, curve = self.near
             out.view(-1)[at] = curve.bend(moved.view(-1)[at]) + curve.linear
         return out
 
     def prox(self, moved: Tensor, step: Tensor, limit: float) -> Tensor:
         """Return the movement after one proximal step of size `step` from `moved`."""
         out = self.curve.prox(moved, step, limit)
-        if self._near is not None:
-            at, curve = self._near
+        if self.near is not None:
+            at, curve = self.near
             out.view(-1)[at] = curve.prox(moved.view(-1)[at], step.view(-1)[at], limit)
         return out
 
@@ -254,9 +259,9 @@ class SharedPenalty:
         size = moved.abs()
         between = (size > self._narrow) & (size < self._wide)
         at = (between | (size >= self._room)).view(-1).nonzero().squeeze(1)
-        self._near = None
+        self.near = None
         if at.numel():
-            self._near = (at, self._curve_near(self._past, moved, at, between.view(-1)[at]))
+            self.near = (at, self._curve_near(self._past, moved, at, between.view(-1)[at]))
         return at.numel()
 
     def _curve_near(self, past: PastTasks, moved: Tensor, at: Tensor, between: Tensor) -> Curve:
@@ -273,6 +278,8 @@ class SharedPenalty:
             edge.expand(past.weight.shape).reshape(-1)[at] for edge in (self._narrow, self._wide)
         )
         slope = (bound - pull) / (wide - here.abs()).clamp(min=1e-12)
+        # A flatter chord would have its centre so far away that rounding tells in the difference.
+        slope = torch.maximum(slope, pull / (100 * here.abs()).clamp(min=1e-12))
         curvature = torch.where(chord, slope.clamp(min=1e-12), curvature)
         centre = torch.where(chord, here - here.sign() * pull / curvature, centre)
         low = torch.where(chord & (here > 0), narrow, low)

@@ -78,7 +78,6 @@ class APDTrainee(Trainee):
         self.count += 1
         for weight in self.decomposed:
             weight.step(int(self.count), lr, self.settings.price, self.settings.weight_decay)
-            weight.compose()
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         inside = {w.weight.name for w in self.decomposed}
