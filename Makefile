@@ -6,13 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench reproduced clean
 
 help:
 	@echo "make demo    learn five digit tasks in several orders, APD against plain fine-tuning"
 	@echo "make test    run the tests"
 	@echo "make check   lint, format and type checks"
 	@echo "make bench   speed and memory beside the plain PyTorch loop"
+	@echo "make reproduced   write REPRODUCED.md from the result files"
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,6 +35,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+reproduced: $(STAMP)
+	$(BIN)/sigmatau reproduced results
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage .hypothesis

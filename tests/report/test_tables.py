@@ -93,6 +93,15 @@ def test_an_ablation_is_known_by_its_settings(tmp_path: Path) -> None:
     assert beside(made(tmp_path), "apd1 mask=False").label == "APD(1) without mask"
 
 
+def test_a_budget_repeats_a_line_of_the_paper_only_by_its_name(tmp_path: Path) -> None:
+    config = {"settings": {"budget": 0.03}}
+    put(tmp_path, result("apd1", label="APD(1), larger", config=config))
+    put(tmp_path, result("apd1", label="a budget", config=config))
+    put(tmp_path, result("apd1", label="part", config={"tasks": 4}))
+    papers = {row.group.label: row.paper and row.paper.name for row in made(tmp_path).rows}
+    assert papers == {"APD(1), larger": "APD(1), larger", "a budget": None, "part": None}
+
+
 def test_where_the_paper_tells_orders_apart_so_do_we(tmp_path: Path) -> None:
     tasks = ("svhn", "cifar10", "cifar100")
     for order, indices in (("down", (0, 1, 2)), ("up", (2, 1, 0))):
@@ -121,7 +130,7 @@ def test_the_reader_is_told_what_was_reduced_or_mixed(tmp_path: Path) -> None:
     put(tmp_path, result("apd1", "B", config={"rows": {"train": 500}, "settings": {"l1": 2e-4}}))
     notes = " ".join(made(tmp_path).notes)
     assert "scrambled" in notes
-    assert 'apd1 is reduced from the full protocol: rows {"train": 500}.' in notes
+    assert 'Reduced from the full protocol, rows {"train": 500}: apd1.' in notes
     assert "apd1 averages runs of different settings.l1: 0.0001, 0.0002." in notes
 
 
@@ -178,5 +187,4 @@ def test_the_reader_is_told_of_streams_learnt_in_part(tmp_path: Path) -> None:
     put(tmp_path, result("apd1", tasks=TASKS))
     put(tmp_path, result("stl"))
     notes = " ".join(made(tmp_path).notes)
-    assert "apd1 learnt 2 of the paper's 10 tasks" in notes
-    assert "stl learnt" not in notes
+    assert "Learnt 2 of the paper's 10 tasks: apd1." in notes

@@ -57,7 +57,7 @@ class EWC(SharedWeights):
     settings: EWCSettings
     published: ClassVar = {
         **PAPER,
-        "permuted-mnist": {**ONE_EPOCH, "lr": 0.03, "head": None, "strength": 25.0},
+        "permuted-mnist": {**ONE_EPOCH, "lr": 0.03, "head": None, "strength": 14.0},
     }
 
     def _begin(self, state: SharedState, task: str, facts: Facts, criterion: Loss) -> Trainee:

@@ -1,4 +1,4 @@
-"""`sigmatau report` and `sigmatau compare`: what came out, as a page, and against another."""
+"""`sigmatau report`, `reproduced`, `compare`: what came out, beside the paper and another run."""
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def report(
         + (f", {done.failed} failed" if done.failed else "")
         + f"; {done.files} more files with tables and figures beside it"
     )
+
+
+@app.command()
+def reproduced(
+    results: Annotated[Path, typer.Argument(help="Folder with a results folder for each recipe.")],
+    out: Annotated[Path, typer.Option(help="The document.")] = Path("REPRODUCED.md"),
+    recipes: Annotated[
+        Path | None, typer.Option(help="Folder of the recipes [beside the results].")
+    ] = None,
+) -> None:
+    """Write one document of all recipes: ours beside the paper's, verdicts, pictures."""
+    from sigmatau.report.reproduced import write
+
+    done = write(results, out, recipes)
+    for told in done.warnings:
+        typer.secho(f"note: {told}", fg="yellow", err=True)
+    typer.echo(f"{out}: written, with {len(done.figures)} pictures in {results / 'figures'}")
 
 
 @app.command()

@@ -53,7 +53,8 @@ def efficiency(table: Table) -> Figure | None:
             hover = [f"{told}<br>time {values['time']:.2f} x {table.plain}"]
             over_time.append(Series(label, [values["time"]], y, hue, error=error, hover=hover))
     benchmark = BENCHMARKS.get(table.stream)
-    if benchmark:
+    comparable = benchmark is not None and any(row.paper for row in table.rows)
+    if benchmark is not None and comparable:
         rows = benchmark.rows
         over_capacity.append(
             Series(
@@ -73,7 +74,7 @@ def efficiency(table: Table) -> Figure | None:
         "efficiency",
         "Accuracy over capacity and time",
         "Up and to the left is better. Bars are the sd over orders and seeds; both x axes are "
-        "logarithmic." + (" Hollow marks are the paper's figures." if benchmark else ""),
+        "logarithmic." + (" Hollow marks are the paper's figures." if comparable else ""),
         panels,
     )
 
@@ -216,12 +217,7 @@ def dropping(table: Table) -> Figure | None:
             for drop in run.done.drops:
                 tasks = list(drop.before)
                 after = [drop.after.get(task) for task in tasks]
-                others = [t for t in tasks if t != drop.task]
-                gone = [t for t in others if drop.after.get(t) is None]
-                moves = [
-                    abs(a - drop.before[t]) for t in others if (a := drop.after.get(t)) is not None
-                ]
-                moved = max([moved, *moves, *([1.0] if gone else [])])
+                moved = max(moved, drop.moved)
                 place = list(range(len(tasks)))
                 before = [100 * drop.before[t] for t in tasks]
                 later = [

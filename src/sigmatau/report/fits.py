@@ -1,4 +1,4 @@
-"""Does a curve grow like a logarithm or like a line? Two least-squares fits, side by side."""
+"""Does a curve grow like a logarithm, like a line, or in between? Least-squares fits that tell."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ def fits(curve: Sequence[float]) -> tuple[Fit, Fit] | None:
         return None
     log, line = _fit("logarithmic", np.log(t), y, total), _fit("linear", t, y, total)
     return (log, line) if log.r2 >= line.r2 else (line, log)
+
+
+def exponent(curve: Sequence[float]) -> float | None:
+    """Fit `y_1 + c (t - 1)^p` and return p: 1 is a line, less flattens; None if it hardly grows."""
+    rise = np.asarray(curve[1:], dtype=np.float64) - curve[0]
+    t = np.arange(1, len(curve), dtype=np.float64)
+    grown = rise > 0
+    if grown.sum() < 3:
+        return None
+    return float(np.polyfit(np.log(t[grown]), np.log(rise[grown]), 1)[0])
 
 
 def _fit(

@@ -7,7 +7,7 @@ because a report that hides a cell is worse than one that shows a broken one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -44,6 +44,12 @@ class Drop(BaseModel):
     task: str
     before: dict[str, float]
     after: dict[str, float | None]
+
+    @property
+    def moved(self) -> float:
+        """Return the largest change of another task; one that is gone too has moved by all."""
+        others = [(score, self.after.get(t)) for t, score in self.before.items() if t != self.task]
+        return max((1.0 if now is None else abs(now - was) for was, now in others), default=0.0)
 
 
 class Result(BaseModel):
@@ -111,6 +117,14 @@ class Run:
     result: Result | None = None
     trace: str = ""
     drift: Drift | None = None
+    cell: Cell | None = None
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Return what the run was made with; what was asked for, if it is not finished."""
+        if self.result is not None:
+            return self.result.config
+        return {} if self.cell is None else self.cell.same_work()
 
     @property
     def done(self) -> Result:
@@ -133,19 +147,24 @@ class Results:
         return [r for r in self.runs if r.key.stream == stream and state in (None, r.state)]
 
 
-def read(folders: Sequence[Path]) -> Results:
-    """Read result folders; cells that a recipe asks for and nobody ran count as missing."""
+def read(folders: Sequence[Path], recipe: Recipe | None = None) -> Results:
+    """Read result folders; cells that a recipe asks for and nobody ran count as missing.
+
+    A `recipe` takes the place of the folders' own; with one, a folder may be empty or not there.
+    """
     results = Results()
     seen: dict[Key, str] = {}
-    wanted: dict[str, Cell] = {}
+    wanted = {} if recipe is None else {cell.id: cell for cell in recipe.cells()}
     for folder in folders:
         cells = folder / "cells"
+        if not cells.is_dir() and recipe is not None:
+            continue
         if not cells.is_dir():
             raise FileError(
                 f"{folder} holds no results: give a folder that `sigmatau run` or `sigmatau grid` "
                 "wrote (it has a folder `cells` in it)"
             )
-        if (folder / "recipe.yaml").exists():
+        if recipe is None and (folder / "recipe.yaml").exists():
             wanted |= {cell.id: cell for cell in Recipe.read(folder / "recipe.yaml").cells()}
         for path in sorted(p for p in cells.iterdir() if p.is_dir()):
             run = _run(path, wanted.get(path.name))
@@ -173,9 +192,11 @@ def _run(path: Path, cell: Cell | None) -> Run | None:
         except (ValidationError, OSError) as error:
             trace = f"result.json is unusable, delete it and run the cell again: {error}"
         else:
-            key = _key(result.stream, result.label or result.method, result.order, result.seed)
+            # A row may be renamed in the recipe after it was run.
+            label = cell.label if cell else result.label or result.method
+            key = _key(result.stream, label, result.order, result.seed)
             drift, told = _drift(path)
-            return Run(path.name, key, result.method, "done", result, told, drift)
+            return Run(path.name, key, result.method, "done", result, told, drift, cell)
     failure, config = _json(path / "failure.json"), _json(path / "config.json")
     if failure and not trace:
         trace = str(failure.get("trace") or failure.get("error") or failure)
@@ -188,7 +209,8 @@ def _run(path: Path, cell: Cell | None) -> Run | None:
     if cell is None:
         return None
     key = _key(cell.stream, cell.label, cell.order, cell.seed)
-    return Run(path.name, key, cell.method, "failed" if trace else "unfinished", trace=trace)
+    state: State = "failed" if trace else "unfinished"
+    return Run(path.name, key, cell.method, state, trace=trace, cell=cell)
 
 
 def _key(stream: str, label: str, order: str | list[int], seed: int) -> Key:
@@ -221,7 +243,8 @@ def _missing(cells: Iterable[Cell], runs: Iterable[Run]) -> list[Run]:
     A hole is an order and a seed that a label has elsewhere, but not together.
     """
     runs = list(runs)
-    wanted = {_key(c.stream, c.label, c.order, c.seed): c.method for c in cells}
+    asked = {_key(c.stream, c.label, c.order, c.seed): c for c in cells}
+    wanted = {key: cell.method for key, cell in asked.items()}
     grids: dict[tuple[str, str, str], list[Key]] = {}
     for run in runs:
         grids.setdefault((run.key.stream, run.key.label, run.method), []).append(run.key)
@@ -230,7 +253,7 @@ def _missing(cells: Iterable[Cell], runs: Iterable[Run]) -> list[Run]:
             wanted.setdefault(Key(stream, label, order, seed), method)
     there = {run.key for run in runs}
     return [
-        Run(f"{key.label}-{key.order}-{key.seed}", key, method, "missing")
+        Run(f"{key.label}-{key.order}-{key.seed}", key, method, "missing", cell=asked.get(key))
         for key, method in wanted.items()
         if key not in there
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 _MARKS = {"circle": "o", "square": "s", "diamond": "D"}
 
 
-def draw(figure: Figure) -> dict[str, bytes]:
-    """Return a figure as `png` and `svg`; the same figure gives the same bytes."""
+def draw(figure: Figure, kinds: Sequence[str] = ("png", "svg")) -> dict[str, bytes]:
+    """Return a figure in each kind of file; the same figure gives the same bytes.
+
+    Matplotlib's own renderers do the work: no screen and no browser is needed.
+    """
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -56,14 +60,17 @@ def draw(figure: Figure) -> dict[str, bytes]:
                 axis.set_visible(False)
         handles = [_key(series) for series in figure.legend()]
         if handles:
+            # Room for the longest name at 9 points and its mark, so that none is cut off.
+            longest = max(len(series.name) for series in figure.legend())
+            fitting = int(width / (0.6 + 0.085 * longest))
             canvas.legend(
                 handles=handles,
                 loc="outside lower center",
-                ncols=min(len(handles), 3 * columns),
+                ncols=max(1, min(len(handles), fitting)),
                 frameon=False,
             )
         canvas.suptitle(figure.title, fontweight="bold")
-        for kind in ("png", "svg"):
+        for kind in kinds:
             out = io.BytesIO()
             # No date in the file: the same results make the same bytes.
             metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}

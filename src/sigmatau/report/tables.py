@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sigmatau.metrics import aopd, mopd
-from sigmatau.report.published import BENCHMARKS, Published
+from sigmatau.report.published import BENCHMARKS, Benchmark, Published
 from sigmatau.report.results import Results, Run
 
 Source = Literal["ours", "paper", "difference"]
@@ -96,6 +96,16 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Row:
+    """A row of ours beside the one of the paper that it repeats, if there is such a one."""
+
+    group: Group
+    ours: Mapping[str, float]
+    paper: Published | None
+    theirs: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Table:
     """All lines of a stream, and what a reader must know beside them."""
 
@@ -104,7 +114,11 @@ class Table:
     notes: tuple[str, ...] = ()
     source: str = ""
     plain: str | None = None
-    groups: tuple[Group, ...] = field(default=(), repr=False)
+    rows: tuple[Row, ...] = field(default=(), repr=False)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        return tuple(row.group for row in self.rows)
 
     def columns(self) -> list[Column]:
         """Return the columns in which there is anything."""
@@ -125,64 +139,70 @@ def groups(results: Results, stream: str) -> list[Group]:
     return [Group(label, method, tuple(found[method, label])) for method, label in ordered]
 
 
-def table(results: Results, stream: str) -> Table:
-    """Put a stream's table together."""
-    rows = groups(results, stream)
-    plain = next((g for name in PLAIN for g in rows if g.method == name and g.done), None)
-    pace = None if plain is None else float(np.mean([run.done.seconds for run in plain.done]))
+def table(results: Results, stream: str, reference: Group | None = None) -> Table:
+    """Put a stream's table together; `reference` is STL run elsewhere, for want of one here."""
+    found = groups(results, stream)
+    plain = next((g for name in PLAIN for g in found if g.method == name and g.done), None)
+    pace = None if plain is None else _pace(plain)
     benchmark = BENCHMARKS.get(stream)
-    ours = {group.label: _ours(group, pace) for group in rows}
-    theirs = {row.name: _theirs(row) for row in benchmark.rows} if benchmark else {}
-    _add_distance(ours, [g.label for g in rows if g.method == "stl"])
-    _add_distance(
-        theirs, [r.name for r in benchmark.rows if r.method == "stl"] if benchmark else []
-    )
+    published = benchmark.rows if benchmark else ()
+    ours = {group.label: _ours(group, pace) for group in found}
+    theirs = {row.name: _theirs(row) for row in published}
+    stl = [ours[g.label] for g in found if g.method == "stl" and g.done]
+    if not stl and reference is not None:
+        stl = [_ours(reference, None)]
+    _add_distance(ours, stl)
+    _add_distance(theirs, [theirs[r.name] for r in published if r.method == "stl"])
+    rows = []
+    for group in found:
+        match = _match(group, ours[group.label], benchmark)
+        rows.append(Row(group, ours[group.label], match, theirs[match.name] if match else {}))
     lines: list[Line] = []
-    shown: set[str] = set()
-    for group in rows:
-        values = ours[group.label]
-        lines.append(Line(group.label, "ours", values, group.cells))
-        match = _match(group, values, benchmark.rows if benchmark else ())
-        if match is not None:
-            shown.add(match.name)
-            paper = theirs[match.name]
-            lines.append(Line(match.name, "paper", paper))
-            both = [k for k in COMPARED if k in values and k in paper]
+    for row in rows:
+        lines.append(Line(row.group.label, "ours", row.ours, row.group.cells))
+        if row.paper is not None:
+            lines.append(Line(row.paper.name, "paper", row.theirs))
+            both = [k for k in COMPARED if k in row.ours and k in row.theirs]
             if both:
-                gap = {k: values[k] - paper[k] for k in both}
+                gap = {k: row.ours[k] - row.theirs[k] for k in both}
                 lines.append(Line("ours - paper", "difference", gap))
+    shown = {row.paper.name for row in rows if row.paper is not None}
     lines += [Line(n, "paper", v, "not run here") for n, v in theirs.items() if n not in shown]
     notes = [benchmark.note] if benchmark and benchmark.note else []
-    if any("sd" in line.values for line in lines if line.source == "ours"):
+    if any("sd" in row.ours for row in rows):
         notes.append("The sd of ours is over all cells, orders and seeds alike.")
     if plain is not None:
         notes.append(
-            f"Time is relative to {plain.label} ({pace:,.0f} s a run); it tells something only of "
-            "runs on like machines."
+            f"Time is relative to {plain.label} ({pace:,.1f} s a task); it tells something only "
+            "of runs on like machines."
         )
     return Table(
         stream,
         tuple(lines),
-        (*notes, *_protocol(rows, benchmark.tasks if benchmark else 0)),
+        (*notes, *_protocol(found, benchmark.tasks if benchmark else 0)),
         benchmark.source if benchmark else "",
         None if plain is None else plain.label,
         tuple(rows),
     )
 
 
-def _protocol(rows: Iterable[Group], tasks: int) -> list[str]:
+def _pace(group: Group) -> float:
+    """Return the seconds of a task."""
+    return float(np.mean([r.done.seconds / len(r.done.task_names) for r in group.done]))
+
+
+def _protocol(rows: Sequence[Group], tasks: int) -> list[str]:
     """Return what a reader must know of how the runs were made, each thing once."""
     notes: dict[str, None] = {}
+    shared: dict[str, dict[str, None]] = {}  # what was done differently, and in which rows
     for group in rows:
         settings: dict[str, set[str]] = {}
         for run in group.done:
             result = run.done
             notes |= dict.fromkeys(result.notes)
             if len(result.task_names) < tasks:
-                learnt = f"{len(result.task_names)} of the paper's {tasks} tasks"
-                notes[
-                    f"{group.label} learnt {learnt}; its line and the paper's differ in that."
-                ] = None
+                learnt = f"learnt {len(result.task_names)} of the paper's {tasks} tasks"
+                shared.setdefault(learnt, {})[group.label] = None
             if result.metric != "accuracy":
                 notes[f"Scores are {result.metric}, in %, wherever accuracy is written."] = None
             for key, value in flat(result.config).items():
@@ -193,8 +213,12 @@ def _protocol(rows: Iterable[Group], tasks: int) -> list[str]:
             notes[f"{group.label} averages runs of different {key}: {told}."] = None
         for key in ("tasks", "rows"):
             if reduced := sorted(settings.get(key, set()) - {"null", "{}"}):
-                told = ", ".join(reduced)
-                notes[f"{group.label} is reduced from the full protocol: {key} {told}."] = None
+                told = f"reduced from the full protocol, {key} {', '.join(reduced)}"
+                shared.setdefault(told, {})[group.label] = None
+    every = {group.label for group in rows if group.done}
+    for told, labels in shared.items():
+        who = "all rows" if labels.keys() == every and len(every) > 1 else ", ".join(labels)
+        notes[f"{told[0].upper()}{told[1:]}: {who}."] = None
     return list(notes)
 
 
@@ -230,7 +254,7 @@ def _ours(group: Group, pace: float | None) -> dict[str, float]:
     if len(performance) > 1 and common_tasks(performance):
         values |= {"aopd": 100 * aopd(performance), "mopd": 100 * mopd(performance)}
     if pace:
-        values["time"] = float(np.mean([r.seconds for r in done])) / pace
+        values["time"] = _pace(group) / pace
     return values
 
 
@@ -244,34 +268,53 @@ def _theirs(row: Published) -> dict[str, float]:
     return {key: v for key in keys if (v := getattr(row, key)) is not None}
 
 
-def _add_distance(rows: Mapping[str, dict[str, float]], reference: Iterable[str]) -> None:
+def _add_distance(
+    rows: Mapping[str, dict[str, float]], reference: Sequence[Mapping[str, float]]
+) -> None:
     """Add each row's distance to STL, the mean of its rows if there are several."""
-    found = [rows[name]["accuracy"] for name in reference if "accuracy" in rows[name]]
     for values in rows.values():
-        if found and "accuracy" in values:
-            values["to_stl"] = values["accuracy"] - float(np.mean(found))
+        if reference and "accuracy" in values:
+            stl = float(np.mean([row["accuracy"] for row in reference]))
+            values["to_stl"] = values["accuracy"] - stl
 
 
 def _match(
-    group: Group, values: Mapping[str, float], rows: Iterable[Published]
+    group: Group, values: Mapping[str, float], benchmark: Benchmark | None
 ) -> Published | None:
-    """Return the paper's row to set beside ours: same method and settings, nearest capacity."""
-    config = next((run.done.config for run in group.done), {})
+    """Return the row of the paper that ours repeats.
+
+    It has the same method and settings; if there are several such rows, the same name, else the
+    nearest capacity. A growth budget is in none of them, unless it is named as one; neither is a
+    stream learnt in part.
+    """
+    config = next((run.config for run in group.done or group.runs if run.config), {})
     settings = flat(config)
+    if benchmark is None or in_part(config, benchmark.tasks):
+        return None
     orders = {run.key.order for run in group.runs}
     fitting = [
         row
-        for row in rows
+        for row in benchmark.rows
         if row.method == group.method
+        and (settings.get("settings.budget") is None or row.name == group.label)
         and all(settings.get(f"settings.{k}") == v for k, v in row.when.items())
         and (not row.orders or orders <= set(row.orders))
     ]
     # A row that asks for settings says more about a run than one that does not.
     special = [row for row in fitting if row.when] or fitting
+    special = [row for row in special if row.name == group.label] or special
     capacity = values.get("capacity")
-    if not special or capacity is None:
-        return special[0] if special else None
-    return min(special, key=lambda row: abs(row.capacity - capacity))
+    if capacity is None:
+        return special[0] if len(special) == 1 else None
+    return min(special, key=lambda row: abs(row.capacity - capacity), default=None)
+
+
+def in_part(config: Mapping[str, Any], tasks: int) -> bool:
+    """Return whether a run left tasks of the stream out by choice."""
+    order, most = config.get("order"), config.get("tasks")
+    shortened = [len(order)] if isinstance(order, list) else []
+    shortened += [most] if isinstance(most, int) else []
+    return bool(config.get("drops")) or any(n < tasks for n in shortened)
 
 
 # The same table in four languages
