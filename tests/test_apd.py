@@ -34,6 +34,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "apd1": {"l1": 1e-3},
     "fixed": {"retroactive": "off"},
     "ewc": {"retroactive": "off", "penalty": "ewc", "fisher_samples": 30},
+    "settled": {"l1": 1e-2, "l1_until": 0.5},
     "apd2": {"consolidate_every": 2, "l1": 1e-3},
     "budget": {"budget": 0.6},
     "no-mask": {"mask": False},

@@ -105,6 +105,25 @@ def test_shared_weights_that_are_not_worth_moving_stay_and_leave_past_deltas_zer
     assert (free.shared - free.before).abs().max() > 0.01
 
 
+def test_settled_nonzeros_stay_the_only_ones_and_are_shrunk_no_more() -> None:
+    shrunk, settled = weight(), weight()
+    for step in range(1500):
+        for w in (shrunk, settled):
+            loss(w.theta, 0).backward()
+            w.step(step + 1, 1e-2, 0.4, 0.0)
+        if step == 199:
+            kept = settled.delta != 0
+            settled.settle()
+    assert 0 < int(kept.sum()) < 12
+    assert torch.equal(settled.delta != 0, kept)
+    assert loss(settled.theta, 0) < loss(shrunk.theta, 0)
+    # Where the delta is free it has come to its optimum, which l1 keeps it from.
+    (gradient,) = torch.autograd.grad(loss(settled.theta, 0), settled.theta)
+    assert gradient[kept].abs().max() < 0.01
+    (gradient,) = torch.autograd.grad(loss(shrunk.theta, 0), shrunk.theta)
+    assert gradient[kept].abs().min() > 0.3
+
+
 def test_the_support_of_a_budget_is_kept() -> None:
     w = weight()
     w.support = torch.zeros(SHAPE)

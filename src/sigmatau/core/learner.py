@@ -109,6 +109,11 @@ class Decomposed:
             l1_prox_(self.delta, lr / root, l1, LIMIT * lr)
         self.compose()
 
+    def settle(self) -> None:
+        """Let the delta have no other nonzeros from now on, and no price on them."""
+        if self.support is None:
+            self.support = (self.delta != 0).to(self.delta.dtype)
+
     def refresh(self) -> None:
         """Look again at entries where the shared weights moved past a past task's delta."""
         if self.penalty is not None:

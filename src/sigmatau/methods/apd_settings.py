@@ -24,6 +24,12 @@ class APDSettings(TrainingSettings):
     budget_settled: float = Field(
         0.5, gt=0, lt=1, description="share of the training after which the budget is met"
     )
+    l1_until: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the training in which l1 holds; then the nonzeros stay",
+    )
     retroactive: Literal["closed", "gradient", "off"] = Field(
         "closed", description="how past deltas follow the shared weights; off is APD-Fixed"
     )
@@ -49,6 +55,8 @@ class APDSettings(TrainingSettings):
             raise ValueError("sparse=False contradicts l1 and budget: leave them out")
         if self.budget is not None and self.retroactive == "gradient":
             raise ValueError("a budget needs retroactive='closed' or 'off'")
+        if self.l1_until < 1 and (self.price == 0 or self.retroactive == "gradient"):
+            raise ValueError("l1_until needs an l1, and retroactive='closed' or 'off'")
         if self.retroactive != "off" and self.l2 == 0:
             raise ValueError("l2=0 would erase past tasks: raise it, or use retroactive='off'")
         if self.penalty == "ewc" and self.retroactive != "off":

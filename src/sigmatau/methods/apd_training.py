@@ -45,6 +45,15 @@ class APDTrainee(Trainee):
         for weight in self.decomposed:
             weight.refresh()
         self.epoch, self.epochs = epoch, epochs
+        if epoch >= self.settings.l1_until * epochs:
+            # l1 has chosen. What it kept it also shrank: the rest of the training makes that good.
+            for weight in self.decomposed:
+                weight.settle()
+
+    def resumes(self, state: Mapping[str, Tensor]) -> None:
+        for weight in self.decomposed:
+            if f"extra/{weight.weight.name}:support" in state:
+                weight.settle()
 
     def begins_batch(self, batch: int, batches: int) -> None:
         if self.entries is None or int(self.rounds) == ROUNDS:
