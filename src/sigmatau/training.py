@@ -106,6 +106,13 @@ class Trainee:
         yield from ()
 
 
+def gradients(trainee: Trainee, x: Tensor, y: Tensor) -> float:
+    """Leave the gradients of a batch in the trainee, and return its loss."""
+    loss = trainee.loss(x, y)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach())
+
+
 def fit(
     trainee: Trainee,
     train: Batches,
@@ -120,8 +127,12 @@ def fit(
     generator: torch.Generator,
     hooks: Iterable[Hook] = (),
     resume: Mapping[str, Tensor] | None = None,
+    gradients: Callable[[Trainee, Tensor, Tensor], float] = gradients,
 ) -> Fit:
-    """Train, and leave in `trainee` the epoch that validated best among the last `select_last`."""
+    """Train, and leave in `trainee` the epoch that validated best among the last `select_last`.
+
+    `gradients` is what a batch is done with before the step, here or along with other processes.
+    """
     hooks = tuple(hooks)
     run = Fit(trainee, generator)
     if resume is not None:
@@ -137,14 +148,12 @@ def fit(
         total, seen = 0.0, 0
         for number, (x, y) in enumerate(train.shuffled(generator)):
             trainee.begins_batch(number, train.count)
-            loss = trainee.loss(x, y)
-            value = float(loss.detach())
+            value = gradients(trainee, x, y)
             if not value - value == 0:  # neither NaN nor infinite
                 raise TrainingError(
                     f"the loss of task {task!r} became {value} in epoch {index + 1}: lower lr, or "
                     "look for targets and inputs of extreme size. The network is as it was before"
                 )
-            loss.backward()  # type: ignore[no-untyped-call]
             trainee.step(rate)
             total, seen = total + value * len(x), seen + len(x)
             for hook in hooks:

@@ -35,6 +35,23 @@ def test_rows_that_would_share_a_folder_are_refused() -> None:
         tiny_recipe(methods=rows).cells()
 
 
+def test_a_label_picks_all_that_vary_made_of_its_row() -> None:
+    rows = [
+        {"method": "apd1", "label": "l1", "vary": {"l1": [1e-4, 6e-4]}},
+        {"method": "apd1", "label": "budget", "vary": {"budget": [0.1, 0.2]}},
+        "finetune",
+    ]
+    recipe = tiny_recipe(methods=rows, orders=["A"])
+
+    def picked(*only: str) -> list[str]:
+        return [cell.label for cell in recipe.cells(only)]
+
+    assert picked("budget") == ["budget budget=0.1", "budget budget=0.2"]
+    assert picked("l1 l1=0.0006", "finetune") == ["l1 l1=0.0006", "finetune"]
+    assert len(picked("apd1")) == 4
+    assert len(picked()) == 5
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

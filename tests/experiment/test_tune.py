@@ -45,6 +45,17 @@ def test_scores_are_of_validation_data(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["cell"]["part"] == "val"
 
 
+def test_a_search_from_before_a_field_came_up_is_the_same(tmp_path: Path) -> None:
+    tune(search(tmp_path, None), 1)
+    study = search(tmp_path, None).study()
+    told = study.user_attrs["search"]
+    del told["cell"]["devices"], told["cell"]["precision"]
+    study.set_user_attr("search", told)
+    tune(search(tmp_path, None), 1)
+    with pytest.raises(ConfigError, match="the search for something else"):
+        tune(search(tmp_path, None, precision="bf16-mixed"), 1)
+
+
 def test_two_workers_share_the_trials(tmp_path: Path) -> None:
     tune(search(tmp_path), 7, workers=2)
     assert len(log(tmp_path)) == 7

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,9 +29,13 @@ from sigmatau.experiment.build import Plan
 from sigmatau.experiment.checkpoint import Checkpoint, Recorder, Scores
 from sigmatau.experiment.config import Cell
 from sigmatau.experiment.files import FORMAT, locked, make_folder, read_json, write_json
+from sigmatau.methods.base import Report
 from sigmatau.report import drift
 from sigmatau.streams.base import Pair
-from sigmatau.training import Hook
+from sigmatau.training import Hook, State
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Stopped(Exception):
@@ -64,7 +68,7 @@ def run_cell(
             return done
         (folder / "failure.json").unlink(missing_ok=True)
         try:
-            with _threads(cell.threads):
+            with _threads(cell.threads_each):
                 return _Run(cell, folder, Path(root) if root else None, hooks, told).go()
         except Stopped:
             for path in [folder / "status.json", *folder.glob("*.st")]:
@@ -75,6 +79,12 @@ def run_cell(
             raise
         finally:
             (folder / "lock").unlink(missing_ok=True)
+
+
+def follow(cell: Cell, folder: Path, root: Path | None, connect: Callable[[], Fabric]) -> None:
+    """Learn a cell along with the process that leads it; see `ranks`."""
+    with _threads(cell.threads_each):
+        _Run(cell, folder, root, (), lambda learnt, score, capacity: None).follow(connect)
 
 
 def finished(cell: Cell, folder: Path) -> dict[str, Any] | None:
@@ -111,25 +121,50 @@ class _Run:
     def __init__(
         self, cell: Cell, folder: Path, root: Path | None, hooks: Iterable[Hook], told: Listener
     ) -> None:
-        self.cell, self.folder, self.hooks = cell, folder, tuple(hooks)
+        self.cell, self.folder, self.root, self.hooks = cell, folder, root, tuple(hooks)
         self.plan = Plan(cell, root)
         self.method = self.plan.method()
         self.resolved = self.plan.resolved(self.method)
         self.tests: dict[int, Pair] = {}
         self.began, self.beaten = time.time(), 0.0
         self.overhead, self.told = 0.0, told
+        self.fabric: Fabric | None = None
 
     def go(self) -> dict[str, Any]:
-        cell, folder, names = self.cell, self.folder, self.plan.names
-        about = {"format": FORMAT, "cell": cell.model_dump(mode="json"), "resolved": self.resolved}
-        write_json(folder / "config.json", {**about, "versions": versions()})
-        kept = Checkpoint(folder, self.resolved, cell.checkpoint_seconds)
+        if not self.cell.parallel:
+            return self._lead()
+        from sigmatau.experiment.ranks import started
+
+        with started(self.cell, self.folder, self.root) as self.fabric:
+            return self._lead()
+
+    def follow(self, connect: Callable[[], Fabric]) -> None:
+        kept = self._taken_up()
+        self.fabric = connect()
+        for place in range(len(kept.progress.rows), len(self.plan.names)):
+            if place >= kept.learnt:
+                self._teach(place, kept.state, ())
+                kept.state = None
+            for dropped in self.plan.drops.get(place + 1, []):
+                self.method.forget(dropped)
+
+    def _taken_up(self) -> Checkpoint:
+        """Read how far the cell is."""
+        kept = Checkpoint(self.folder, self.resolved, self.cell.checkpoint_seconds)
         kept.load()
         if kept.learnt:
             self.method = methods.load(kept.network, self.plan.backbone())
         for name in kept.progress.dropped:
             if name in self.method.tasks:  # it was forgotten after the network was saved
                 self.method.forget(name)
+        return kept
+
+    def _lead(self) -> dict[str, Any]:
+        cell, folder, names = self.cell, self.folder, self.plan.names
+        about = {"format": FORMAT, "cell": cell.model_dump(mode="json"), "resolved": self.resolved}
+        write_json(folder / "config.json", {**about, "versions": versions()})
+        kept = self._taken_up()
+        kept.trim()
         for place in range(len(kept.progress.rows), len(names)):
             self._learn(place, kept)
             self._measure(place, kept)
@@ -144,28 +179,31 @@ class _Run:
         return result
 
     def _learn(self, place: int, kept: Checkpoint) -> None:
-        name = self.plan.names[place]
         if place < kept.learnt:  # it was killed before the scores were taken
             return
-        task = self.plan.task(place)
-        self.tests[place] = task.test
         told = Recorder(
             kept, self.method, place, lambda epoch, epochs: self._beat(place, epoch, epochs)
         )
-        report = self.method.learn(
-            name,
-            task.train,
-            task.val,
-            outputs=len(task.classes),
-            metric=self.plan.metric,
-            hooks=(told, *self.hooks),
-            progress=False,
-            resume=kept.state,
-        )
+        report = self._teach(place, kept.state, (told, *self.hooks))
         ran = report.epochs[0 if kept.state is None else len(kept.state["epochs"]) :]
         self.overhead = report.seconds - sum(epoch.seconds for epoch in ran)
         kept.state = None
         kept.save(self.method, place + 1, None)
+
+    def _teach(self, place: int, resume: State | None, hooks: Iterable[Hook]) -> Report:
+        task = self.plan.task(place)
+        self.tests[place] = task.test
+        return self.method.learn(
+            self.plan.names[place],
+            task.train,
+            task.val,
+            outputs=len(task.classes),
+            metric=self.plan.metric,
+            hooks=hooks,
+            progress=False,
+            resume=resume,
+            fabric=self.fabric,
+        )
 
     def _measure(self, place: int, kept: Checkpoint) -> None:
         progress, names = kept.progress, self.plan.names

@@ -80,10 +80,12 @@ class Checkpoint:
                     self.state = {name: tensor.clone() for name, tensor in read.items()}
                 steps = sum(name.startswith("trace/") for name in source.names)
                 self.traces = [cast(State, source.read(f"trace/{k}")) for k in range(steps)]
+
+    def trim(self) -> None:
+        """Drop the lines of epochs that are to be run again, or were cut off."""
         epochs = 0 if self.state is None else len(self.state["epochs"])
         reached = (self.learnt, epochs)
         if self.metrics.exists():
-            # Lines of epochs that are to be run again, or were cut off, go.
             self.lines = [x for x in _lines(self.metrics) if (x["place"], x["index"]) < reached]
             put(self.metrics, "".join(json.dumps(line) + "\n" for line in self.lines))
 

@@ -22,6 +22,12 @@ Pairs = Annotated[
     typer.Option("--set", help="key=value: a setting of the method, or backbone.KEY, rows.train"),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Threads of one cell.")]
+Devices = Annotated[
+    int | None, typer.Option(min=1, help="Processes that share each batch of a cell [1].")
+]
+Precision = Annotated[
+    str | None, typer.Option(help="Of losses and their gradients: 32-true, or bf16-mixed.")
+]
 Track = Annotated[
     list[str] | None, typer.Option("--track", help="tensorboard or mlflow, beside the files.")
 ]
@@ -37,6 +43,8 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Results folder [results/STREAM].")] = None,
     pairs: Pairs = None,
     threads: Threads = 1,
+    devices: Devices = None,
+    precision: Precision = None,
     track: Track = None,
     root: Root = None,
     show: Show = False,
@@ -49,7 +57,7 @@ def run(
     from sigmatau.experiment.grid import cell_folder, check
     from sigmatau.experiment.trackers import known
 
-    fields = {"threads": threads, **assign(pairs or ())}
+    fields = {"threads": threads, **assign(pairs or ()), **_shared(devices, precision)}
     given = {"stream": stream, "method": method, "order": _order(order), "seed": seed}
     cell = Cell.of({**fields, **given})
     if show:
@@ -73,6 +81,8 @@ def grid(
     out: Annotated[Path | None, typer.Option(help="Results folder [results/RECIPE].")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Cells side by side [cores].")] = None,
     threads: Threads = 1,
+    devices: Devices = None,
+    precision: Precision = None,
     engine: Annotated[str, typer.Option(help="local, or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster.")] = None,
     order: Annotated[list[str] | None, typer.Option(help="Only these orders.")] = None,
@@ -90,7 +100,7 @@ def grid(
     from sigmatau.experiment.status import following
 
     wanted = Recipe.read(recipe)
-    fields = assign(pairs or ())
+    fields = {**assign(pairs or ()), **_shared(devices, precision)}
     if fields:
         given = wanted.model_dump(exclude_unset=True)
         for key, value in fields.items():
@@ -98,10 +108,9 @@ def grid(
         wanted = Recipe.of(given)
     cells = [
         cell.model_copy(update={"threads": threads})
-        for cell in wanted.cells()
+        for cell in wanted.cells(only=method or ())
         if (not order or cell.order in [_order(o) for o in order])
         and (not seed or cell.seed in seed)
-        and (not method or {cell.method, cell.label, cell.name} & set(method))
     ]
     if not cells:
         raise ConfigError("no cell of the recipe is left: check --order, --seed and --method")
@@ -110,7 +119,7 @@ def grid(
             _show(cell, root)
         return
     folder = out or Path("results") / recipe.stem
-    chosen = _engine(engine, workers, threads, address)
+    chosen = _engine(engine, workers, max(cell.cores for cell in cells), address)
     with following(folder, cells, chosen.workers) as told:
         summary = run_grid(
             wanted, folder, chosen, cells=cells, root=root, trackers=track or (), told=told
@@ -172,6 +181,12 @@ def tune(
     )
     typer.echo(yaml.safe_dump(found, sort_keys=False), nl=False)
     typer.echo(f"the study's log is in {folder}")
+
+
+def _shared(devices: int | None, precision: str | None) -> dict[str, Any]:
+    """Return those that were given: a recipe may have its own."""
+    given = {"devices": devices, "precision": precision}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def _engine(name: str, workers: int | None, threads: int, address: str | None) -> Engine:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,6 +53,10 @@ class Common(Settings):
         {}, description="after so many tasks, forget those at these places (from 1) of the order"
     )
     trace: bool = Field(False, description="keep the weights of all tasks after each task")
+    devices: int = Field(1, ge=1, description="processes that share the work of each batch")
+    precision: Literal["32-true", "bf16-mixed"] = Field(
+        "32-true", description="of the loss and its gradient; weights and steps stay in 32 bits"
+    )
     threads: int = Field(1, ge=1, description="threads of one cell; the result may depend on it")
     checkpoint_seconds: float = Field(
         5.0, ge=0, description="an epoch's end is saved if the last was so long ago"
@@ -100,6 +104,21 @@ class Cell(Common):
         order = self.order if isinstance(self.order, str) else ".".join(map(str, self.order))
         return re.sub(r"[^\w.=+-]+", "_", f"{self.name}-{order}-{self.seed}")[:200]
 
+    @property
+    def parallel(self) -> bool:
+        """Whether it is learnt through Lightning Fabric."""
+        return self.devices > 1 or self.precision != "32-true"
+
+    @property
+    def cores(self) -> int:
+        """How many cores it keeps busy."""
+        return max(self.devices, self.threads)
+
+    @property
+    def threads_each(self) -> int:
+        """How many threads each of its processes has."""
+        return max(1, self.threads // self.devices)
+
     def same_work(self) -> dict[str, Any]:
         """Return what the result depends on, as a file would hold it."""
         return self.model_dump(
@@ -134,8 +153,11 @@ class Recipe(Common):
             raise ValueError("methods is a list of names, or of rows with `method:`")
         return [{"method": r} if isinstance(r, str) else _checked(Row, r) for r in rows]
 
-    def cells(self) -> list[Cell]:
-        """Return every cell, orders and seeds outermost so that a part is a table already."""
+    def cells(self, only: Collection[str] = ()) -> list[Cell]:
+        """Return every cell, orders and seeds outermost so that a part is a table already.
+
+        With `only`, those of these methods or labels, a row's own label or a varied one's.
+        """
         common = {k: getattr(self, k) for k in Common.model_fields}
         found: dict[str, Cell] = {}
         wanted = [(r, v) for r in self.methods for v in _combinations(r.vary)]
@@ -165,7 +187,8 @@ class Recipe(Common):
                 raise ConfigError(
                     f"two rows of the recipe are {cell.id}: let their settings differ"
                 )
-            found[cell.id] = cell
+            if not only or {row.method, row.label, cell.label, cell.name} & set(only):
+                found[cell.id] = cell
         return list(found.values())
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import yaml
@@ -40,6 +41,8 @@ def check(cells: Iterable[Cell], root: str | Path | None = None) -> None:
 
     seen: set[tuple[str, str]] = set()
     for cell in cells:
+        if cell.parallel:
+            import_module("sigmatau.experiment.ranks")  # to see that it has what it needs
         if (key := (cell.name, str(cell.order))) not in seen:
             plan = Plan(cell, Path(root) if root else None)
             if cell.name not in {name for name, _ in seen}:

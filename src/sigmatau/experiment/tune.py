@@ -162,7 +162,9 @@ def _same_search(study: optuna.Study, search: Search) -> None:
     there = study.user_attrs.get("search")
     if there is None:
         study.set_user_attr("search", wanted)
-    elif there != yaml.safe_load(yaml.safe_dump(wanted)):
+        return
+    there = {**there, "cell": Cell.of(there["cell"]).same_work()}  # with what has come up since
+    if there != yaml.safe_load(yaml.safe_dump(wanted)):
         raise ConfigError(f"{search.out} holds the search for something else: give another --out")
 
 

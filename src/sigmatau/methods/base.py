@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from os import PathLike
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,9 +34,13 @@ from sigmatau.core.state import Lazy
 from sigmatau.data import Batches, Data, as_batches, check_device
 from sigmatau.errors import BackboneError, DataError, FileError, TaskError, nearest
 from sigmatau.inspection import Facts, check_forward, inspect_data
+from sigmatau.parallel import Together
 from sigmatau.progress import with_progress
 from sigmatau.scoring import Metric, accuracy_of, scorer
-from sigmatau.training import Epoch, Hook, Loss, Trainee, fit
+from sigmatau.training import Epoch, Hook, Loss, Trainee, fit, gradients
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 S = TypeVar("S")
 ABOUT = "about"  # the record that lists the tasks
@@ -171,6 +175,7 @@ class Method(ABC, Generic[S]):
         hooks: Iterable[Hook] = (),
         progress: bool | None = None,
         resume: Mapping[str, Tensor] | None = None,
+        fabric: Fabric | None = None,
     ) -> Report:
         """Learn a new task; the network stays usable and unchanged until this has succeeded.
 
@@ -180,8 +185,15 @@ class Method(ABC, Generic[S]):
         is kept, by accuracy, by `metric(outputs, targets)` (larger is better), or by the loss.
         `progress` shows a bar (by default on a terminal); `hooks` are told of every epoch, and
         `resume` takes a training up again from what a hook was given.
+
+        With a launched `fabric` (Lightning's), the processes it has started share the work of each
+        batch, in its precision. Every one of them makes the same calls with the same data, and a
+        `loss` of yours must be a mean over rows.
         """
         began = time.perf_counter()
+        together = None if fabric is None else Together(fabric, self.device)
+        if fabric is not None and not fabric.is_global_zero:
+            progress = False
         if not isinstance(task, str) or not task:
             raise TaskError(f"a task's name must be a string that is not empty, got {task!r}")
         memory = self._memory
@@ -216,6 +228,7 @@ class Method(ABC, Generic[S]):
                 generator=torch.Generator().manual_seed(self._seed("shuffle", task)),
                 hooks=told,
                 resume=resume,
+                gradients=gradients if together is None else together.gradients,
             )
             state, growth = self._keep(memory.state, task, trainee, batches)
         info = TaskInfo(facts.outputs, facts.labels, growth)
@@ -250,13 +263,16 @@ class Method(ABC, Generic[S]):
             rows.setdefault(name, []).append(row)
         for name in rows:
             self._known(name)
-        parts = {name: self.predict(name, x[index]) for name, index in rows.items()}
-        if not parts:
+        if not rows:
             raise DataError("no rows to predict")
+        with self._lock:
+            parts: dict[str, Tensor] = {}
+            for name, index in rows.items():
+                parts[name] = self._network(name)(x[index])
         widest = max(parts.values(), key=lambda part: part.shape[1:])
         mixed = widest.new_full((len(x), *widest.shape[1:]), -torch.inf)
         for name, index in rows.items():
-            mixed[torch.tensor(index)[:, None], torch.arange(parts[name].shape[1])] = parts[name]
+            mixed[torch.tensor(index), : parts[name].shape[1]] = parts[name]
         return mixed
 
     def accuracy(self, task: str, data: Data) -> float:
