@@ -159,6 +159,13 @@ def test_settings_are_typed_and_described(name: str) -> None:
                 assert held == (tuple(value) if isinstance(held, tuple) else value)
 
 
+def test_a_given_setting_takes_the_place_of_a_published_one_that_it_rules_out() -> None:
+    published = methods.create("apd1", small_mlp(), stream="permuted-mnist").settings
+    assert (published.l1, published.l2) == (1e-4, 0.1)
+    within = methods.create("apd1", small_mlp(), stream="permuted-mnist", budget=0.1).settings
+    assert (within.l1, within.l2, within.budget) == (None, 0.1, 0.1)
+
+
 def test_names_are_told_when_one_is_wrong() -> None:
     with pytest.raises(SigmatauError, match=r"did you mean 'apd\d'"):
         methods.create("apd", small_mlp())

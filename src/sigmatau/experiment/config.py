@@ -251,10 +251,8 @@ def settings_of(cell: Cell) -> dict[str, Any]:
     """Return the arguments of the method: the stream's, the published ones, and those given."""
     from sigmatau.methods import registry
 
-    found = registry.entry(cell.method)
-    published = found.cls.published.get(cell.stream, {})
-    usual = defaults.of(cell.stream).training
-    return {**usual, **published, **found.preset, **cell.settings, "seed": cell.seed}
+    chosen = registry.entry(cell.method).settings(cell.stream, cell.settings)
+    return {**defaults.of(cell.stream).training, **chosen, "seed": cell.seed}
 
 
 def _combinations(vary: Mapping[str, list[Any]]) -> list[dict[str, Any]]:

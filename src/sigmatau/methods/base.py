@@ -83,6 +83,8 @@ class Method(ABC, Generic[S]):
     can_forget: ClassVar[bool] = False
     # The settings published for a benchmark, by the stream's name.
     published: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    # A setting that, when given, takes the place of a published one.
+    replaces: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,

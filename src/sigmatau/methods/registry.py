@@ -25,6 +25,13 @@ class Entry:
     cls: type[Method[Any]]
     preset: Mapping[str, Any] = field(default_factory=dict)
 
+    def settings(self, stream: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings published for a stream, the name's own, and those given."""
+        published = self.cls.published.get(stream, {}) if stream is not None else {}
+        replaced = {old for new, old in self.cls.replaces.items() if new in given}
+        kept = {key: value for key, value in published.items() if key not in replaced}
+        return {**kept, **self.preset, **given}
+
 
 _ENTRIES: dict[str, Entry] = {}
 
@@ -68,8 +75,7 @@ def create(
 ) -> Method[Any]:
     """Build a method by name; `stream` takes the settings published for that benchmark."""
     found = entry(name)
-    published = found.cls.published.get(stream, {}) if stream is not None else {}
-    return found.cls(backbone, **{**published, **found.preset, **settings})
+    return found.cls(backbone, **found.settings(stream, settings))
 
 
 def by_class(name: str) -> type[Method[Any]] | None:
