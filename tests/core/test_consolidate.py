@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 
-from sigmatau.core.consolidate import consolidate, starting_centres
+from sigmatau.core.consolidate import consolidate, points, starting_weights
 from sigmatau.core.sparse import Sparse
 
 
@@ -51,30 +51,29 @@ def test_groups_are_those_of_scikit_learn_for_the_same_start() -> None:
     dense = rows_like(1, tasks=9, kinds=3)
     deltas = [Sparse.from_dense(d) for d in dense]
     found = consolidate(deltas, [None] * 9, 3, 0.01, np.random.default_rng(5))
-    used = dense.abs().sum(0) > 0
-    columns = used.nonzero().squeeze(1).to(torch.int32)
-    rows = [torch.searchsorted(columns, d.indices) for d in deltas]
-    start = starting_centres(deltas, rows, len(columns), [None] * 9, 3, np.random.default_rng(5))
-    theirs = KMeans(3, init=start, n_init=1).fit(dense[:, used].numpy())
+    start = starting_weights([None] * 9, 3, np.random.default_rng(5)) @ dense.numpy()
+    theirs = KMeans(3, init=start, n_init=1).fit(dense.numpy())
     assert found.labels == theirs.labels_.tolist()
     for g, part in found.groups.items():
-        at = torch.searchsorted(columns, part.indices)
-        assert np.allclose(part.values, theirs.cluster_centers_[g][at], atol=1e-6)
+        assert np.allclose(part.values, theirs.cluster_centers_[g][part.indices], atol=1e-6)
+
+
+def test_points_keep_the_distances() -> None:
+    dense = rows_like(3, tasks=5, entries=40)
+    found = points([Sparse.from_dense(d) for d in dense])
+    assert found.shape == (5, 5)
+    ours = np.linalg.norm(found[:, None] - found[None], axis=-1)
+    assert np.allclose(ours, torch.cdist(dense.double(), dense.double()), atol=1e-6)
 
 
 def test_old_centres_are_where_the_next_round_starts() -> None:
-    dense = rows_like(2)
-    deltas = [Sparse.from_dense(d) for d in dense]
-    columns = (dense.abs().sum(0) > 0).nonzero().squeeze(1).to(torch.int32)
-    rows = [torch.searchsorted(columns, d.indices) for d in deltas]
     previous = [0, 1, 0, 1, 0, None]
-    rng = np.random.default_rng(0)
-    centres = starting_centres(deltas, rows, len(columns), previous, 4, rng)
-    assert np.allclose(centres[0], dense[[0, 2, 4]].mean(0)[columns.long()], atol=1e-6)
-    assert np.allclose(centres[1], dense[[1, 3]].mean(0)[columns.long()], atol=1e-6)
-    tasks = [row[columns.long()].numpy() for row in dense]
-    for centre in centres[2:]:
-        assert any(np.array_equal(centre, row) for row in tasks)
+    weights = starting_weights(previous, 4, np.random.default_rng(0))
+    assert np.allclose(weights[0], [1 / 3, 0, 1 / 3, 0, 1 / 3, 0])
+    assert np.allclose(weights[1], [0, 1 / 2, 0, 1 / 2, 0, 0])
+    for drawn in weights[2:]:
+        assert sorted(drawn) == [0, 0, 0, 0, 0, 1]
+    assert len({tuple(drawn) for drawn in weights[2:]}) == 2
 
 
 def test_what_tasks_share_is_stored_once() -> None:

@@ -92,7 +92,9 @@ def live(w: Decomposed) -> dict[str, torch.Tensor]:
 
 def assert_alike(a: Decomposed, b: Decomposed) -> None:
     for name, tensor in live(a).items():
-        torch.testing.assert_close(tensor, live(b)[name], rtol=1e-6, atol=1e-6, msg=lambda m, n=name: n + m)
+        torch.testing.assert_close(
+            tensor, live(b)[name], rtol=1e-6, atol=1e-6, msg=lambda m, n=name: n + m
+        )
 
 
 @pytest.mark.parametrize(("shape", "held"), list(product(SHAPES, HELD)))

@@ -38,21 +38,24 @@ def test_soft_threshold_minimises_the_past_tasks_objective(r: float, l1: float, 
     st.floats(1e-3, 10),
     st.floats(0, 50),
     st.one_of(st.floats(0, 5), st.just(float("inf"))),
+    st.floats(-3, 3),
 )
-def test_clipped_prox_minimises_its_definition(x: float, a: float, q: float, w: float) -> None:
+def test_clipped_prox_minimises_its_definition(
+    x: float, a: float, q: float, w: float, linear: float
+) -> None:
     t = torch.tensor([x], dtype=torch.float64)
     bound = torch.tensor([w], dtype=torch.float64)
-    z = float(clipped_prox(t, torch.tensor([a], dtype=torch.float64), q, bound, 1e9))
+    z = float(clipped_prox(t, torch.tensor([a], dtype=torch.float64), q, bound, 1e9, linear))
 
     def penalty(v: float) -> float:
         edge = w / q if q else float("inf")
         return q * v * v / 2 if abs(v) <= edge else w * abs(v) - w * edge / 2
 
     def objective(v: float) -> float:
-        return (v - x) ** 2 / (2 * a) + penalty(v)
+        return (v - x) ** 2 / (2 * a) + penalty(v) + linear * v
 
     assert objective(z) <= objective(brute(objective)) + 1e-8
-    same = float(clipped_prox(t, torch.tensor([a], dtype=torch.float64), q, w, 1e9))
+    same = float(clipped_prox(t, torch.tensor([a], dtype=torch.float64), q, w, 1e9, linear))
     assert same == z
 
 
@@ -62,6 +65,14 @@ def test_prox_never_moves_further_than_its_limit() -> None:
     assert torch.equal(l1_prox_(x.clone(), step, 1.0, 1e-3), torch.tensor([0.499, -0.499, 0.0]))
     moved = clipped_prox(x, step, 1e3, torch.ones(3), 1e-3)
     assert (moved - x).abs().max() <= 1e-3 + 1e-7
+
+
+def test_a_pull_and_what_holds_against_it_are_limited_together() -> None:
+    """They meet where they are equal, however long the step."""
+    x, step = torch.tensor([1e-3, -1e-3]), torch.full((2,), 1e5)
+    linear, bound = torch.tensor([-0.1, 0.1]), torch.full((2,), 0.3)
+    moved = clipped_prox(x, step, 200.0, bound, 1.001e-3, linear)
+    torch.testing.assert_close(moved, torch.tensor([0.1 / 200, -0.1 / 200]), rtol=1e-3, atol=0)
 
 
 @given(numbers, st.floats(0, 2))

@@ -6,7 +6,7 @@ meant for before it is used, since a file may be damaged or made to harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +30,28 @@ class FromFile(Lazy[Any]):
 
     def raw(self) -> RawRecord:
         return self._source.raw(self._name)
+
+
+class Tasks(Mapping[str, FromFile]):
+    """The tasks of a file, each made when asked for: a thousand objects take longer than a read."""
+
+    def __init__(
+        self, source: Container, names: Sequence[str], parse: Callable[[Record], TaskPart]
+    ) -> None:
+        self._source, self._parse = source, parse
+        self._made: dict[str, FromFile | None] = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> FromFile:
+        part = self._made[name]
+        if part is None:
+            part = self._made[name] = FromFile(self._source, TASK + name, self._parse)
+        return part
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
 
 
 def to_records(state: APDState) -> tuple[dict[str, Record | RawRecord], dict[str, Any]]:
@@ -77,7 +99,7 @@ def from_records(
 
     return APDState(
         FromFile(source, SHARED, shared),
-        {name: FromFile(source, TASK + name, task) for name in tasks},
+        Tasks(source, tasks, task),
         {g: FromFile(source, f"{GROUP}{g}", group) for g in groups},
         count,
         FromFile(source, IMPORTANCE, shared) if meta.get("importance") else None,

@@ -1,8 +1,12 @@
 """Hierarchical consolidation: what several tasks' deltas have in common is stored once per group.
 
-Per weight, the tasks' deltas are the rows of a sparse matrix, grouped by K-means. Where all
-members of a group agree to within beta, the group takes the centre's value and the members' own
-entries become zero; elsewhere members keep what they have.
+Per weight, the tasks' deltas are grouped by K-means. Where all members of a group agree to within
+beta, the group takes the centre's value and the members' own entries become zero; elsewhere members
+keep what they have.
+
+However large the weight, n tasks span at most n dimensions, and their inner products say all that
+K-means asks for. So it runs on n points of n coordinates with the same distances, and what has the
+size of the weight is gone through once.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from sigmatau.core.sparse import Sparse, union
 
@@ -40,74 +45,83 @@ def consolidate(
     groups' centres are where K-means starts, and the rest of the `count` starts are drawn from the
     tasks. Labels are numbered from 0.
     """
-    shape = deltas[0].shape
-    columns = union([d.indices for d in deltas])
-    rows = [torch.searchsorted(columns, d.indices) for d in deltas]
-    if not columns.numel():
+    if not any(delta.nnz for delta in deltas):
         return Grouping([0] * len(deltas), {}, list(deltas))
-    start = starting_centres(deltas, rows, columns.numel(), previous, count, rng)
-    labels, centres = kmeans(deltas, rows, columns.numel(), start)
-
+    labels = kmeans(points(deltas), starting_weights(previous, count, rng))
     groups: dict[int, Sparse] = {}
     out = list(deltas)
     for g in sorted(set(labels)):
         members = [i for i, label in enumerate(labels) if label == g]
-        if len(members) == 1:
-            continue
-        values = torch.zeros(len(members), columns.numel())
-        for row, i in enumerate(members):
-            values[row, rows[i]] = deltas[i].values.cpu()
-        merged = values.amax(0) - values.amin(0) <= beta
-        centre = torch.from_numpy(centres[g]) * merged
-        device = columns.device
-        groups[g] = Sparse(columns, centre.to(device), shape).nonzero()
-        apart = (~merged).to(device)
-        for i in members:
-            kept = apart[rows[i]]
-            out[i] = Sparse(deltas[i].indices[kept], deltas[i].values[kept], shape)
+        if len(members) > 1:
+            groups[g], apart = merge([deltas[i] for i in members], beta)
+            for i, delta in zip(members, apart, strict=True):
+                out[i] = delta
     return Grouping(labels, groups, out)
 
 
-def starting_centres(
-    deltas: Sequence[Sparse],
-    rows: Sequence[torch.Tensor],
-    width: int,
-    previous: Sequence[int | None],
-    count: int,
-    rng: np.random.Generator,
-) -> NDArray[np.float32]:
-    """Return the old groups' means, as they are today, and new centres drawn from the tasks."""
-    count = min(count, len(deltas))
-    known = sorted({g for g in previous if g is not None})[:count]
-    centres = torch.zeros(count, width)
-    for slot, g in enumerate(known):
-        members = [i for i, label in enumerate(previous) if label == g]
-        for i in members:
-            centres[slot, rows[i].cpu()] += deltas[i].values.cpu() / len(members)
-    drawn = rng.choice(len(deltas), size=count - len(known), replace=False)
-    for slot, i in enumerate(drawn, start=len(known)):
-        centres[slot, rows[i].cpu()] = deltas[i].values.cpu()
-    out: NDArray[np.float32] = centres.numpy()
+def points(deltas: Sequence[Sparse]) -> NDArray[np.float64]:
+    """Return a point for each delta, of as many coordinates as deltas, with the same distances."""
+    from scipy.sparse import csr_matrix
+
+    data = np.concatenate([d.values.double().cpu().numpy() for d in deltas])
+    index = np.concatenate([d.indices.cpu().numpy() for d in deltas])
+    ends = np.cumsum([0, *(d.nnz for d in deltas)])
+    matrix = csr_matrix((data, index, ends), shape=(len(deltas), deltas[0].size))
+    values, vectors = np.linalg.eigh((matrix @ matrix.T).toarray())
+    out: NDArray[np.float64] = vectors * np.sqrt(np.maximum(values, 0))
     return out
 
 
-def kmeans(
-    deltas: Sequence[Sparse],
-    rows: Sequence[torch.Tensor],
-    width: int,
-    start: NDArray[np.float32],
-) -> tuple[list[int], NDArray[np.float32]]:
-    """Run scikit-learn's K-means on the deltas as sparse rows, from the given centres."""
-    from scipy.sparse import csr_matrix
+def starting_weights(
+    previous: Sequence[int | None], count: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return the first centres as rows of shares of the tasks: old groups' means, and drawn tasks.
+
+    The means of old groups are those of their members as they are today.
+    """
+    tasks = len(previous)
+    count = min(count, tasks)
+    known = sorted({g for g in previous if g is not None})[:count]
+    weights = np.zeros((count, tasks))
+    for slot, g in enumerate(known):
+        members = [i for i, label in enumerate(previous) if label == g]
+        weights[slot, members] = 1 / len(members)
+    drawn = rng.choice(tasks, size=count - len(known), replace=False)
+    weights[range(len(known), count), drawn] = 1
+    return weights
+
+
+def kmeans(found: NDArray[np.float64], start: NDArray[np.float64]) -> list[int]:
+    """Run scikit-learn's K-means until no point changes its group, and return the groups."""
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    data = np.concatenate([d.values.cpu().numpy() for d in deltas])
-    index = np.concatenate([r.cpu().numpy() for r in rows]).astype(np.int32)
-    ends = np.cumsum([0, *(d.nnz for d in deltas)])
-    matrix = csr_matrix((data, index, ends), shape=(len(deltas), width))
     with warnings.catch_warnings():
         # Tasks with equal deltas leave centres unused, which is as it should be.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        found = KMeans(n_clusters=len(start), init=start, n_init=1).fit(matrix)
-    return [int(g) for g in found.labels_], found.cluster_centers_.astype(np.float32)
+        model = KMeans(n_clusters=len(start), init=start @ found, n_init=1, tol=0).fit(found)
+    return [int(g) for g in model.labels_]
+
+
+def merge(deltas: Sequence[Sparse], beta: float) -> tuple[Sparse, list[Sparse]]:
+    """Return what the members of a group have in common, and what each keeps for itself."""
+    columns = union([d.indices for d in deltas])
+    places = [torch.searchsorted(columns, d.indices) for d in deltas]
+    values = deltas[0].values
+    total, held = values.new_zeros(columns.shape), values.new_zeros(columns.shape)
+    low, high = torch.full_like(total, torch.inf), torch.full_like(total, -torch.inf)
+    for delta, at in zip(deltas, places, strict=True):
+        total[at] += delta.values
+        held[at] += 1
+        low[at] = torch.minimum(low[at], delta.values)
+        high[at] = torch.maximum(high[at], delta.values)
+    lacking = held < len(deltas)  # some member is zero there
+    low = torch.where(lacking, low.clamp(max=0), low)
+    high = torch.where(lacking, high.clamp(min=0), high)
+    merged = high - low <= beta
+    common = Sparse(columns, total / len(deltas) * merged, deltas[0].shape).nonzero()
+    return common, [_only(d, ~merged[at]) for d, at in zip(deltas, places, strict=True)]
+
+
+def _only(delta: Sparse, kept: Tensor) -> Sparse:
+    return Sparse(delta.indices[kept], delta.values[kept], delta.shape)

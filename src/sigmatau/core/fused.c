@@ -29,10 +29,13 @@ INLINE float clip(float x, float bound) {
     return x < -bound ? -bound : x;
 }
 
-/* The movement after a proximal step under `linear + clip(curvature * moved, +-bound)`. */
-INLINE float prox(float moved, float step, float curvature, float bound, float limit) {
-    float pull = clip(moved * curvature / (1 + step * curvature), bound);
-    return moved - clip(pull * step, limit);
+/* The movement after a proximal step under `linear + clip(curvature * moved, +-bound)`, of at most
+   `limit`; see clipped_prox in proximal.py. */
+INLINE float prox(float x, float step, float linear, float curvature, float bound, float limit) {
+    const float moved = x - step * linear, within = moved / (1 + step * curvature);
+    const float pull = within * curvature, clipped = clip(pull, bound);
+    const float z = clipped == pull ? within : moved - step * clipped;
+    return x + clip(z - x, limit);
 }
 
 enum { FIXED, EVEN, UNBOUNDED, CURVE }; /* what holds the shared weights */
@@ -64,10 +67,9 @@ INLINE void row(const Step *s, int64_t r, const int held, const int sparse) {
             const float step = size * per_mask;
             float moved = part - before[i] - towards;
             if (held == CURVE) {
-                moved -= clip(step * linear[i], limit);
-                moved = prox(moved, step, curvature[i], bound[i], limit);
+                moved = prox(moved, step, linear[i], curvature[i], bound[i], limit);
             } else {
-                moved = prox(moved, step, held == EVEN ? even : curvature[i], INFINITY, limit);
+                moved = prox(moved, step, 0, held == EVEN ? even : curvature[i], INFINITY, limit);
             }
             part = before[i] + moved;
             shared[i] = part;
@@ -110,8 +112,9 @@ void sigmatau_near(const Step *s, const Near *n) {
         const float inverse = 1 / (sqrtf(s->square[i]) * s->debias + EPSILON);
         const float step = s->lr * inverse / m;
         float moved = n->start[k] - s->before[i] - s->rate * (s->mean[i] * inverse);
-        moved -= clip(step * n->linear[k], s->limit) + n->centre[k];
-        moved = n->centre[k] + prox(moved, step, n->curvature[k], n->bound[k], s->limit);
+        moved -= n->centre[k];
+        moved = prox(moved, step, n->linear[k], n->curvature[k], n->bound[k], s->limit);
+        moved += n->centre[k];
         moved = moved < n->low[k] ? n->low[k] : moved > n->high[k] ? n->high[k] : moved;
         s->shared[i] = s->before[i] + moved;
         s->theta[i] = s->shared[i] * m + s->delta[i];

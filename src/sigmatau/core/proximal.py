@@ -32,20 +32,31 @@ def dead_zone(l1: float, l2: float) -> float:
 
 
 def clipped_prox(
-    x: Tensor, step: Tensor, curvature: Tensor | float, bound: Tensor | float, limit: float
+    x: Tensor,
+    step: Tensor,
+    curvature: Tensor | float,
+    bound: Tensor | float,
+    limit: float,
+    linear: Tensor | float = 0.0,
 ) -> Tensor:
-    """Return argmin over z of `(z - x)^2 / (2 step) + h(z)`, h' = clip(curvature z, +-bound).
+    """Return argmin over z of `(z - x)^2 / (2 step) + h(z)`.
+
+    The derivative of h is `linear + clip(curvature * z, -bound, +bound)`.
 
     No entry moves by more than `limit`: an adaptive optimiser's step grows without bound where
     its second moment fades, and a penalty must not outrun the optimiser itself.
     """
-    pull = x * curvature
-    pull = pull / (1 + step * curvature)
+    moved = x - step * linear
+    # Where nothing is clipped the answer is a quotient: as a difference of large steps it would
+    # drown in rounding.
+    within = moved / (1 + step * curvature)
+    pull = within * curvature
     if isinstance(bound, Tensor):
-        pull = torch.minimum(torch.maximum(pull, -bound), bound)
+        clipped = torch.minimum(torch.maximum(pull, -bound), bound)
     else:
-        pull = pull.clamp_(-bound, bound)
-    return x - pull.mul_(step).clamp_(-limit, limit)
+        clipped = pull.clamp(-bound, bound)
+    z = torch.where(clipped == pull, within, moved - step * clipped)
+    return x + z.sub_(x).clamp_(-limit, limit)
 
 
 def l1_prox_(x: Tensor, step: Tensor, l1: float, limit: float) -> Tensor:

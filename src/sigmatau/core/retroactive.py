@@ -175,13 +175,12 @@ class Curve:
         return torch.minimum(torch.maximum(pull, -bound), bound)
 
     def prox(self, moved: Tensor, step: Tensor, limit: float) -> Tensor:
-        """Return the movement after a proximal step of size `step`, of at most about `limit`."""
-        if isinstance(self.linear, Tensor):
-            moved = moved - (step * self.linear).clamp_(-limit, limit)
+        """Return the movement after a proximal step of size `step`, of at most `limit`."""
+        rules = (step, self.curvature, self.bound, limit, self.linear)
         if isinstance(self.centre, Tensor):
-            away = clipped_prox(moved - self.centre, step, self.curvature, self.bound, limit)
+            away = clipped_prox(moved - self.centre, *rules)
             return torch.clamp(self.centre + away, self.low, self.high)
-        return clipped_prox(moved, step, self.curvature, self.bound, limit)
+        return clipped_prox(moved, *rules)
 
     def at(self, index: Tensor) -> Curve:
         """Return the curve of single entries."""

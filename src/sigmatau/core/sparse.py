@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,9 +77,9 @@ class Sparse:
 
     def nonzero(self) -> Sparse:
         """Drop stored entries whose value is zero."""
-        keep = self.values != 0
-        if bool(keep.all()):
+        if torch.count_nonzero(self.values) == self.nnz:
             return self
+        keep = self.values.nonzero().squeeze(1)
         return Sparse(self.indices[keep], self.values[keep], self.shape)
 
     def __add__(self, other: Sparse) -> Sparse:
@@ -95,5 +95,13 @@ class Sparse:
 
 
 def union(parts: Iterable[Tensor]) -> Tensor:
-    """Return the sorted union of index tensors."""
-    return reduce(lambda a, b: torch.unique(torch.cat([a, b])), parts)
+    """Return the sorted union of sorted index tensors."""
+    joined = torch.cat(list(parts))
+    if joined.device.type != "cpu":
+        found: Tensor = torch.unique(joined)
+        return found
+    # A stable sort merges runs that are sorted already, where a hash or a quicksort would not.
+    merged = np.sort(joined.numpy(), kind="stable")
+    first = np.ones(merged.size, bool)
+    np.not_equal(merged[1:], merged[:-1], out=first[1:])
+    return torch.from_numpy(merged[first])

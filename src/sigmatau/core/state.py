@@ -52,9 +52,12 @@ class Lazy(Generic[T]):
         return self._value is not None
 
     def __call__(self) -> T:
-        if self._value is None:
-            assert self._fetch is not None
-            self._value = self._fetch()
+        # Read once: another thread may come here at the same time, and finish first.
+        fetch = self._fetch
+        if self._value is None and fetch is not None:
+            self._value = fetch()
+            self._fetch = None  # lets go of what it was fetched from, often whoever holds this
+        assert self._value is not None
         return self._value
 
 
@@ -81,7 +84,6 @@ class APDState:
         group = self.group_part(part, weight)
         return part.deltas[weight] if group is None else group + part.deltas[weight]
 
-    @torch.no_grad()
     def theta(self, part: TaskPart, weight: Weight, out: Tensor | None = None) -> Tensor:
         """Return the task's weight `shared * mask + group + delta`, in this order of rounding."""
         shared = self.shared()[weight.name]
@@ -107,9 +109,10 @@ class APDState:
             self.theta(part, weight, out=parameters[weight.name].data)
         for name, value in part.own.items():
             parameters[name].data.copy_(value)
-        buffers = dict(module.named_buffers())
-        for name in layout.buffers:
-            buffers[name].copy_(part.buffers.get(name, base[name]))
+        if layout.buffers:
+            buffers = dict(module.named_buffers())
+            for name in layout.buffers:
+                buffers[name].copy_(part.buffers.get(name, base[name]))
         if layout.head is not None:
             fit_head(module, layout.head, {n.rpartition(".")[2]: v for n, v in part.head.items()})
 
