@@ -1,20 +1,19 @@
 """What a shuffled epoch of batches costs beside the copying that no loader can avoid.
 
 The floor is `torch.index_select` of the same rows into a reused buffer; torch's DataLoader stands
-beside it. Rounds alternate between the sides, so that a machine that slows down slows them all,
-and the figure is the median of the ratios within a round. Run: python -m benchmarks.batches
+beside it.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks._document import Bar, Section, Table
+from benchmarks._measure import alternate, median, over
 from sigmatau.data import TensorBatches
 
 LIMIT = 1.5
@@ -41,13 +40,6 @@ def drain(batches: Iterator[object]) -> None:
         pass
 
 
-def seconds(work: Callable[[], None]) -> float:
-    """Time one call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
 def measure(rows: int, shape: tuple[int, ...], size: int, rounds: int) -> dict[str, float]:
     """Return the median time of the floor in ms, and the median ratios of the others to it."""
     generator = torch.Generator().manual_seed(0)
@@ -61,34 +53,21 @@ def measure(rows: int, shape: tuple[int, ...], size: int, rounds: int) -> dict[s
         "sigmatau": lambda: drain(ours.shuffled(generator)),
         "DataLoader": lambda: drain(iter(loader)),
     }
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for turn in range(rounds + 1):
-        names = list(sides) if turn % 2 else list(sides)[::-1]
-        for name in names:
-            taken = seconds(sides[name])
-            if turn:  # the first round warms caches
-                times[name].append(taken)
-    ratios = {
-        name: statistics.median(a / b for a, b in zip(times[name], times["floor"], strict=True))
-        for name in ("sigmatau", "DataLoader")
-    }
-    return {"floor": 1e3 * statistics.median(times["floor"]), **ratios}
+    times = alternate(sides, rounds)
+    ratios = {name: over(times, name, "floor") for name in ("sigmatau", "DataLoader")}
+    return {"floor": 1e3 * median(times, "floor"), **ratios}
 
 
-def main(rounds: int = 11) -> bool:
-    """Print a line a case; return whether every shuffled epoch stays within the limit."""
-    torch.set_num_threads(1)
-    print(f"{'a shuffled epoch':<20}{'index_select':>14}{'sigmatau':>10}{'DataLoader':>12}")
-    good = True
-    for name, (rows, shape, size) in CASES.items():
-        got = measure(rows, shape, size, rounds)
-        good &= got["sigmatau"] <= LIMIT
-        print(
-            f"{name:<20}{got['floor']:>11.1f} ms{got['sigmatau']:>9.2f}x{got['DataLoader']:>11.1f}x"
-        )
-    print(f"limit for sigmatau: {LIMIT}x: {'kept' if good else 'EXCEEDED'}")
-    return good
+def main(rounds: int = 11) -> Section:
+    rows, bars = [], []
+    for name, case in CASES.items():
+        got = measure(*case, rounds)
+        rows.append([name, f"{got['floor']:.1f}"])
+        rows[-1] += [f"{got['sigmatau']:.2f}", f"{got['DataLoader']:.1f}"]
+        bars.append(Bar(f"a shuffled epoch of {name}, over copying it", got["sigmatau"], LIMIT))
+    columns = ["a shuffled epoch", "index_select, ms", "sigmatau over it", "DataLoader over it"]
+    return Section([Table("", columns, rows)], bars)
 
 
 if __name__ == "__main__":
-    raise SystemExit(not main())
+    print(main())

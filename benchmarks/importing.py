@@ -6,6 +6,8 @@ import statistics
 import subprocess
 import sys
 
+from benchmarks._document import Section, Table
+
 SIDES = {
     "torch": "import torch",
     "sigmatau": "import sigmatau",
@@ -22,14 +24,15 @@ def seconds(statement: str) -> float:
     return float(done.stdout)
 
 
-def main(rounds: int = 7) -> None:
-    """Print medians, and ratios within a round, of importing torch and this library."""
+def main(rounds: int = 7) -> Section:
     times = [{name: seconds(script) for name, script in SIDES.items()} for _ in range(rounds)]
+    rows = []
     for name in SIDES:
         spent = statistics.median(t[name] for t in times)
         ratio = statistics.median(t[name] / t["torch"] for t in times)
-        print(f"{name:16} {spent:6.2f} s  {ratio:5.2f} times import torch")
+        rows.append([name, f"{spent:.2f}", f"{ratio:.2f}"])
+    return Section([Table("", ["import", "s", "over torch"], rows)])
 
 
 if __name__ == "__main__":
-    main()
+    print(main())

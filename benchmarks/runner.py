@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks._document import Bar, Section, Table
 from sigmatau.experiment.build import Plan
 from sigmatau.experiment.config import Cell, Recipe
 from sigmatau.experiment.engines.local import Local
@@ -47,8 +48,7 @@ def plainly(cell: Cell) -> None:
         method.capacity()
 
 
-def main(count: int = 100) -> None:
-    torch.set_num_threads(1)
+def main(count: int = 100) -> Section:
     cells = recipe(count).cells()
     plainly(cells[0])  # the first pays for imports and data
     plain = ran = 0.0
@@ -63,9 +63,11 @@ def main(count: int = 100) -> None:
             run_grid(recipe(count), Path(folder), Local(1), cells=some)
             ran += time.process_time() - began
     lost = (ran - plain) / ran
-    verdict = "ok" if lost < LIMIT else "TOO SLOW"
-    print(f"{count} cells of {plain / count:.2f} s: the runner takes {lost:.1%} ({verdict})")
+    row = [str(count), f"{plain / count:.2f}", f"{lost:.1%}"]
+    columns = ["cells", "s a cell, processor time", "of it the runner"]
+    return Section([Table("", columns, [row])], [Bar("runner, share of a cell", lost, LIMIT)])
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    torch.set_num_threads(1)
+    print(main(*map(int, sys.argv[1:2])))
