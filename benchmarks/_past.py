@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sigmatau import APDNet, backbones
 from sigmatau.core.sparse import Sparse
 from sigmatau.core.state import Lazy, TaskPart
+from sigmatau.data import channels_last
 from sigmatau.inspection import Facts
 from sigmatau.methods.base import Method, TaskInfo
 from sigmatau.training import Trainee
@@ -63,9 +64,9 @@ def with_past(net: APDNet, tasks: int, distinct: int | None = None) -> APDNet:
 
 
 def batch(shape: tuple[int, ...], rows: int, outputs: int = 10) -> tuple[Tensor, Tensor]:
-    """Return random rows with random labels."""
+    """Return random rows with random labels, laid out as `learn` lays them out, for both sides."""
     g = torch.Generator().manual_seed(0)
-    x = torch.rand(rows, *shape, generator=g)
+    x = channels_last(torch.rand(rows, *shape, generator=g))
     return x, torch.randint(0, outputs, (rows,), generator=g)
 
 

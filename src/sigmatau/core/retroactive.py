@@ -18,7 +18,7 @@ as with a small l2, the shared weights come to rest to within such a zone.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -60,6 +60,40 @@ def rewrite(
     return Sparse(indices, soft_threshold(residual, reach), delta.shape).nonzero()
 
 
+@dataclass(frozen=True)
+class Hits:
+    """Deltas of past tasks at chosen entries: the place in the choice, the mask, the delta."""
+
+    slot: Tensor
+    mask: Tensor
+    delta: Tensor
+
+    def only(self, chosen: Tensor) -> Hits:
+        """Return those of a part of the entries, chosen by a boolean each."""
+        there, place = chosen[self.slot], chosen.cumsum(0) - 1
+        return Hits(place[self.slot[there]], self.mask[there], self.delta[there])
+
+    def nearest(self, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return for entries moved by `d` the bend nearest to it, its mask, and its neighbours.
+
+        A task's curve bends where D has eaten up its delta, at delta / mask; those of zero deltas
+        bend at D = 0, which is told by a mask of 0. The neighbours are the next bends below and
+        above.
+        """
+        slot, bend = self.slot, self.delta / self.mask
+        distance = (bend - d[slot]).abs()
+        least = d.abs().scatter_reduce(0, slot, distance, "amin")
+        closest = (distance == least[slot]) & (distance < d[slot].abs())
+        centre, mask = torch.zeros_like(d), torch.zeros_like(d)
+        centre[slot[closest]], mask[slot[closest]] = bend[closest], self.mask[closest]
+        low = torch.where(centre > 0, 0.0, -torch.inf)
+        high = torch.where(centre < 0, 0.0, torch.inf)
+        below, above = bend < centre[slot], bend > centre[slot]
+        low = low.scatter_reduce(0, slot[below], bend[below], "amax")
+        high = high.scatter_reduce(0, slot[above], bend[above], "amin")
+        return centre, mask, low, high
+
+
 @dataclass
 class PastTasks:
     """One weight's past deltas and masks (None: all ones), and what they ask of the shared part."""
@@ -89,44 +123,30 @@ class PastTasks:
         """Return dF/dD at the flat indices `at` (all of them if None), exactly, over all tasks."""
         if at is None:
             at = torch.arange(self.weight.size, device=self.device)
-        d = moved.reshape(-1)[at]
+        return self.derivative_of(moved.reshape(-1)[at], at, self.hits(at))
+
+    def derivative_of(self, d: Tensor, at: Tensor, hits: Hits) -> Tensor:
+        """Return dF/dD at the entries `at`, which moved by `d` and have these deltas."""
         channels = Sparse(at, d, self.weight.shape).rows(self.weight.out_dim)
-        out = self._from_zeros(d, channels)
-        for slot, m, tau in self._hits(at):
-            out[slot] -= m * self._pull(tau - m * d[slot]) + m * self._pull(m * d[slot])
-        return out
+        slot, m = hits.slot, hits.mask
+        there = m * d[slot]
+        pulls = m * (self._pull(hits.delta - there) + self._pull(there))
+        return self._from_zeros(d, channels).index_add_(0, slot, pulls, alpha=-1)
 
-    def nearest(self, moved: Tensor, at: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return for the entries `at` the bend nearest to D, its task's mask, and its neighbours.
-
-        A task's curve bends where D has eaten up its delta, at delta / mask; those of zero deltas
-        bend at D = 0, which is told by a mask of 0. The neighbours are the next bends below and
-        above.
-        """
-        d = moved.reshape(-1)[at]
-        centre, mask = torch.zeros_like(d), torch.zeros_like(d)
-        for slot, m, tau in self._hits(at):
-            bend = tau / m
-            closer = (bend - d[slot]).abs() < (centre[slot] - d[slot]).abs()
-            centre[slot[closer]], mask[slot[closer]] = bend[closer], m[closer]
-        low = torch.where(centre > 0, 0.0, -torch.inf)
-        high = torch.where(centre < 0, 0.0, torch.inf)
-        for slot, m, tau in self._hits(at):
-            bend, c = tau / m, centre[slot]
-            low[slot] = torch.where(bend < c, torch.maximum(low[slot], bend), low[slot])
-            high[slot] = torch.where(bend > c, torch.minimum(high[slot], bend), high[slot])
-        return centre, mask, low, high
-
-    def _hits(self, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield per task which of the entries `at` it has, with its mask and delta there."""
+    def hits(self, at: Tensor) -> Hits:
+        """Return what past tasks have at the entries `at`."""
         channels = Sparse(at, at, self.weight.shape).rows(self.weight.out_dim)
         wanted = torch.zeros(self.weight.size, dtype=torch.bool, device=self.device)
         wanted[at] = True
+        none = self.table.new_empty(0)
+        found = [(at.new_empty(0, dtype=torch.int64), none, none)]
         for i, delta in enumerate(self.deltas):
-            hit = wanted[delta.indices.long()]
-            if bool(hit.any()):
+            hit = wanted.index_select(0, delta.indices).nonzero().squeeze(1)
+            if hit.numel():
                 slot = torch.searchsorted(at, delta.indices[hit].to(at.dtype))
-                yield slot, self.mask_at(i, channels[slot]), delta.values[hit]
+                found.append((slot, self.mask_at(i, channels[slot]), delta.values[hit]))
+        slots, masks, deltas = zip(*found, strict=True)
+        return Hits(torch.cat(slots), torch.cat(masks), torch.cat(deltas))
 
     def _pull(self, r: Tensor) -> Tensor:
         return (2 * self.l2 * r).clamp(-self.l1, self.l1)
@@ -212,7 +232,7 @@ class SharedPenalty:
         linear = past.table.new_zeros(weight.shape)
         bound = linear + (l1 * past.table.sum(1)).view(spread)
         curvature = linear + (2 * l2 * (past.table**2).sum(1)).view(spread)
-        room = torch.full_like(linear, float("inf"))
+        close = [past.deltas[0].indices.new_empty(0)]
         for i, delta in enumerate(past.deltas):
             if not delta.nnz:
                 continue
@@ -220,10 +240,9 @@ class SharedPenalty:
             bound.view(-1).index_add_(0, index, -l1 * m)
             curvature.view(-1).index_add_(0, index, -2 * l2 * m * m)
             linear.view(-1).index_add_(0, index, -l1 * m * delta.values.sign())
-            free = (delta.values.abs() - past.reach) / m
-            room.view(-1).scatter_reduce_(0, index.long(), free, "amin")
+            close.append(index[delta.values.abs() < 2 * past.reach])
         penalty = cls(Curve(linear, curvature.clamp_(min=0), bound.clamp_(min=0)))
-        penalty._past, penalty._room = past, room
+        penalty._past, penalty._close = past, torch.cat(close)
         # Beyond its widest dead zone a channel's curve is saturated; before its narrowest, it is
         # quadratic. Only in between does the sum of curves bend otherwise than ours.
         penalty._narrow = (past.reach / past.table[:, 0]).view(spread)
@@ -231,7 +250,7 @@ class SharedPenalty:
         penalty.refresh(torch.zeros_like(linear))
         return penalty
 
-    _room: Tensor
+    _close: Tensor
     _narrow: Tensor
     _wide: Tensor
 
@@ -253,29 +272,46 @@ class SharedPenalty:
 
     def refresh(self, moved: Tensor) -> int:
         """Make the derivative exact again at `moved`; return how many entries needed it."""
-        if self._past is None:
+        past, self.near = self._past, None
+        if past is None:
             return 0
-        size = moved.abs()
-        between = (size > self._narrow) & (size < self._wide)
-        at = (between | (size >= self._room)).view(-1).nonzero().squeeze(1)
-        self.near = None
+        # A delta of twice the reach is out of the way of a movement within it.
+        looked_at = moved.abs() > past.reach
+        looked_at.view(-1).index_fill_(0, self._close.long(), True)
+        at = looked_at.view(-1).nonzero().squeeze(1)
+        if not at.numel():
+            return 0
+        hits, here = past.hits(at), moved.reshape(-1)[at]
+        narrow, wide = (
+            edge.expand(past.weight.shape).reshape(-1)[at] for edge in (self._narrow, self._wide)
+        )
+        between = (here.abs() > narrow) & (here.abs() < wide)
+        met = here.abs()[hits.slot] >= (hits.delta.abs() - past.reach) / hits.mask
+        needed = between.index_fill(0, hits.slot[met], True)
+        at, here, between, narrow, wide = (t[needed] for t in (at, here, between, narrow, wide))
         if at.numel():
-            self.near = (at, self._curve_near(self._past, moved, at, between.view(-1)[at]))
+            edges = (between, narrow, wide)
+            self.near = (at, self._curve_near(past, here, at, hits.only(needed), edges))
         return at.numel()
 
-    def _curve_near(self, past: PastTasks, moved: Tensor, at: Tensor, between: Tensor) -> Curve:
+    def _curve_near(
+        self,
+        past: PastTasks,
+        here: Tensor,
+        at: Tensor,
+        hits: Hits,
+        edges: tuple[Tensor, Tensor, Tensor],
+    ) -> Curve:
         """Return a curve for the entries `at` that is exact where they are now."""
-        here, exact = moved.view(-1)[at], past.derivative(moved, at)
-        centre, mask, low, high = past.nearest(moved, at)
+        exact = past.derivative_of(here, at, hits)
+        centre, mask, low, high = hits.nearest(here)
+        between, narrow, wide = edges
         dense = self.curve.at(at)
         curvature = torch.where(mask > 0, 2 * past.l2 * mask**2, dense.curvature)
         bound = torch.where(mask > 0, past.l1 * mask, dense.bound)
         # Between quadratic and saturated, follow the chord from here to where all saturate.
         chord = between & (mask == 0)
         pull = torch.minimum((exact - dense.linear).abs(), bound)
-        narrow, wide = (
-            edge.expand(past.weight.shape).reshape(-1)[at] for edge in (self._narrow, self._wide)
-        )
         slope = (bound - pull) / (wide - here.abs()).clamp(min=1e-12)
         # A flatter chord would have its centre so far away that rounding tells in the difference.
         slope = torch.maximum(slope, pull / (100 * here.abs()).clamp(min=1e-12))

@@ -104,11 +104,10 @@ class APDState:
     ) -> None:
         """Put the weights of `task` into `module`; buffers it did not change come from `base`."""
         part = self.tasks[task]()
-        parameters = dict(module.named_parameters())
         for weight in layout.weights:
-            self.theta(part, weight, out=parameters[weight.name].data)
+            self.theta(part, weight, out=module.get_parameter(weight.name).data)
         for name, value in part.own.items():
-            parameters[name].data.copy_(value)
+            module.get_parameter(name).data.copy_(value)
         if layout.buffers:
             buffers = dict(module.named_buffers())
             for name in layout.buffers:

@@ -401,7 +401,9 @@ class Method(ABC, Generic[S]):
         if self._serving is None or self._serving[0] is not memory or self._serving[1] != task:
             module = self._serving[2] if self._serving else copy.deepcopy(self._backbone)
             self._serving = None  # a failure below must not leave a half-written network in use
-            module = self._compose(memory.state, task, module).eval()
+            module = self._compose(memory.state, task, module)
+            if module.training:  # telling every layer takes as long as writing a small network
+                module.eval()
             self._serving = (memory, task, module)
         return self._serving[2]
 
