@@ -216,6 +216,17 @@ def test_a_training_taken_up_again_ends_with_the_same_bits(variant: str) -> None
         assert (resumed.selected, resumed.score) == (report.selected, report.score)
 
 
+def test_past_tasks_keep_their_bits_where_the_shared_weights_do_not_pay_for_moving() -> None:
+    net = learnt("a", "b", l1=50.0, l2=1e7)
+    x = blobs(5)[0]
+    before = {task: net.predict(task, x) for task in net.tasks}
+    shared = {n: t.clone() for n, t in net._memory.state.shared().items()}
+    net.learn("c", blobs(7))
+    assert all(torch.equal(t, shared[n]) for n, t in net._memory.state.shared().items())
+    for task, out in before.items():
+        assert torch.equal(net.predict(task, x), out)
+
+
 def test_the_epoch_that_validates_best_among_the_last_is_kept() -> None:
     net = sigmatau.APDNet(small_mlp(), epochs=8, batch_size=16, lr=0.05, select_last=3)
     for name in "ab":

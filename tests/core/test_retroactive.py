@@ -100,6 +100,8 @@ def test_rewrite_is_the_minimiser(seed: int, l1: float, l2: float) -> None:
         m = torch.ones(()) if mask is None else mask.view(past.weight.broadcast())
         residual = delta.dense() - m * moved
         assert torch.allclose(new.dense(), soft_threshold(residual, reach), atol=1e-7)
+        still = rewrite(delta, mask, moved, beyond, 0, reach, still=True).dense()
+        assert torch.equal(still, torch.where(moved == 0, delta.dense(), new.dense()))
         r = residual.double().numpy()
 
         def objective(tau: np.ndarray, r: np.ndarray = r) -> float:
@@ -140,7 +142,7 @@ def test_quadratic_penalty_is_l2_transfer() -> None:
     assert torch.equal(penalty.derivative(d), 6.0 * d)
     assert penalty.refresh(d) == 0
     step = torch.full((3,), 0.1)
-    assert torch.allclose(penalty.prox(d, step, 1e9), d / 1.6)
+    assert torch.allclose(penalty.prox(d, step, torch.full_like(d, 1e9)), d / 1.6)
 
 
 def resting_place(past: PastTasks, target: Tensor) -> Tensor:
@@ -165,7 +167,7 @@ def test_prox_steps_come_to_rest_at_the_minimum_of_the_whole_objective(
     for i in range(4000):
         if i % 20 == 0:
             penalty.refresh(d)
-        d = penalty.prox(d - step * (d - target), step, 1e9)
+        d = penalty.prox(d - step * (d - target), step, torch.full_like(d, 1e9))
     zone = (past.reach / past.table[:, -1]).view(3, 1)
     assert ((d - resting_place(past, target)).abs() <= zone + 1e-4).all()
 

@@ -10,7 +10,7 @@ typedef struct {
     const float *grad, *before, *mask, *support, *linear, *curvature, *bound;
     float *theta, *shared, *delta, *mean, *square;
     float even; /* the curvature of all entries, where there is no tensor of them */
-    float lr, limit, rate, l1, decay, debias;
+    float lr, rate, l1, decay, debias, snap;
 } Step;
 
 typedef struct {
@@ -22,6 +22,7 @@ typedef struct {
 #define BETA1 0.9f
 #define BETA2 0.999f
 #define EPSILON 1e-8f
+#define LIMIT 1.001f
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE float clip(float x, float bound) {
@@ -44,8 +45,8 @@ enum { DENSE, PRICE, SUPPORT };         /* what keeps the delta sparse */
 INLINE void row(const Step *s, int64_t r, const int held, const int sparse) {
     const int64_t inner = s->inner, from = r * inner;
     const float m = s->mask ? s->mask[r % s->channels] : 1.0f, per_mask = 1 / m;
-    const float lr = s->lr, limit = s->limit, rate = s->rate, l1 = s->l1, decay = s->decay;
-    const float even = s->even, debias = s->debias;
+    const float lr = s->lr, rate = s->rate, l1 = s->l1, decay = s->decay;
+    const float even = s->even, debias = s->debias, snap = s->snap;
     const float *grad = s->grad + from, *before = s->before + from;
     const float *linear = s->linear + from, *curvature = s->curvature + from;
     const float *bound = s->bound + from, *support = s->support + from;
@@ -62,6 +63,7 @@ INLINE void row(const Step *s, int64_t r, const int held, const int sparse) {
         square[i] = second;
         const float inverse = 1 / (sqrtf(second) * debias + EPSILON);
         const float towards = rate * (first * inverse), size = lr * inverse;
+        const float limit = LIMIT * (fabsf(towards) > lr ? fabsf(towards) : lr);
         float part = shared[i];
         if (held != FIXED) {
             const float step = size * per_mask;
@@ -71,7 +73,7 @@ INLINE void row(const Step *s, int64_t r, const int held, const int sparse) {
             } else {
                 moved = prox(moved, step, 0, held == EVEN ? even : curvature[i], INFINITY, limit);
             }
-            part = before[i] + moved;
+            part = before[i] + (fabsf(moved) <= snap ? 0 : moved);
             shared[i] = part;
         }
         float own = delta[i] - towards;
@@ -111,12 +113,13 @@ void sigmatau_near(const Step *s, const Near *n) {
         const float m = s->mask ? s->mask[i / s->inner % s->channels] : 1.0f;
         const float inverse = 1 / (sqrtf(s->square[i]) * s->debias + EPSILON);
         const float step = s->lr * inverse / m;
-        float moved = n->start[k] - s->before[i] - s->rate * (s->mean[i] * inverse);
-        moved -= n->centre[k];
-        moved = prox(moved, step, n->linear[k], n->curvature[k], n->bound[k], s->limit);
+        const float towards = s->rate * (s->mean[i] * inverse);
+        const float limit = LIMIT * (fabsf(towards) > s->lr ? fabsf(towards) : s->lr);
+        float moved = n->start[k] - s->before[i] - towards - n->centre[k];
+        moved = prox(moved, step, n->linear[k], n->curvature[k], n->bound[k], limit);
         moved += n->centre[k];
         moved = moved < n->low[k] ? n->low[k] : moved > n->high[k] ? n->high[k] : moved;
-        s->shared[i] = s->before[i] + moved;
+        s->shared[i] = s->before[i] + (fabsf(moved) <= s->snap ? 0 : moved);
         s->theta[i] = s->shared[i] * m + s->delta[i];
     }
 }

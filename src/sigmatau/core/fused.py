@@ -44,7 +44,7 @@ class Step(ctypes.Structure):
         *((name, _pointer) for name in ("grad", "before", "mask", "support")),
         *((name, _pointer) for name in ("linear", "curvature", "bound")),
         *((name, _pointer) for name in ("theta", "shared", "delta", "mean", "square")),
-        *((name, _real) for name in ("even", "lr", "limit", "rate", "l1", "decay", "debias")),
+        *((name, _real) for name in ("even", "lr", "rate", "l1", "decay", "debias", "snap")),
     )
 
 
@@ -109,7 +109,7 @@ class Kernel:
         return out
 
     def step(self, grad: Tensor, **rates: float) -> None:
-        """Take a step at these rates (lr, limit, rate, l1, decay, debias), and write theta."""
+        """Take a step at these rates (lr and so on), and write theta."""
         w, mask, grad = self.weight, self.weight.mask, grad.contiguous()
         curve = w.penalty.curve if w.penalty is not None else None
         bends = (

@@ -22,9 +22,12 @@ from sigmatau.core.proximal import l1_prox_
 from sigmatau.core.retroactive import SharedPenalty
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
-# The most that a prox may move a number, in learning rates. Under a steady gradient Adam moves by
-# just one: a hair more, so that rounding cannot keep a number from coming to rest at zero.
+# A prox may undo Adam's step, or move a number by a learning rate, whichever is more. A hair more
+# than that, so that rounding cannot keep a number from coming to rest at zero.
 LIMIT = 1.001
+# Shared weights do not move by so little that no past task would mind, if that is but this part of
+# a step: past tasks then stay what they are to the bit.
+WORTHLESS = 0.01
 
 
 @dataclass
@@ -86,27 +89,30 @@ class Decomposed:
             return
         grad, self.theta.grad = self.theta.grad, None
         rate, debias = lr / (1 - BETA1**count), 1 / sqrt(1 - BETA2**count)
+        reach = self.penalty.reach if self.penalty is not None else 0.0
+        snap = reach if reach <= WORTHLESS * lr else 0.0
         if self.kernel is not None:
-            self.kernel.step(
-                grad, lr=lr, limit=LIMIT * lr, rate=rate, l1=l1, decay=decay, debias=debias
-            )
+            rates = {"rate": rate, "l1": l1, "decay": decay, "debias": debias, "snap": snap}
+            self.kernel.step(grad, lr=lr, **rates)
             return
         if decay:
             grad.add_(self.theta, alpha=decay)
         self.mean.lerp_(grad, 1 - BETA1)
         self.square.mul_(BETA2).addcmul_(grad, grad, value=1 - BETA2)
         root = self.square.sqrt().mul_(debias).add_(EPSILON)
-        towards = self.mean / root
+        towards = (self.mean / root).mul_(rate)
+        limit = towards.abs().clamp_(min=lr).mul_(LIMIT)
         if self.penalty is not None:
             scale = root if self.mask is None else root * self.spread(self.mask)
-            moved = (self.shared - self.before).sub_(towards, alpha=rate)
-            moved = self.penalty.prox(moved, lr / scale, LIMIT * lr)
+            moved = (self.shared - self.before).sub_(towards)
+            moved = self.penalty.prox(moved, lr / scale, limit)
+            moved.masked_fill_(moved.abs() <= snap, 0.0)
             torch.add(self.before, moved, out=self.shared)
-        self.delta.sub_(towards, alpha=rate)
+        self.delta.sub_(towards)
         if self.support is not None:
             self.delta.mul_(self.support)
         elif l1:
-            l1_prox_(self.delta, lr / root, l1, LIMIT * lr)
+            l1_prox_(self.delta, lr / root, l1, limit)
         self.compose()
 
     def settle(self) -> None:

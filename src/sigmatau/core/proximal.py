@@ -36,7 +36,7 @@ def clipped_prox(
     step: Tensor,
     curvature: Tensor | float,
     bound: Tensor | float,
-    limit: float,
+    limit: Tensor,
     linear: Tensor | float = 0.0,
 ) -> Tensor:
     """Return argmin over z of `(z - x)^2 / (2 step) + h(z)`.
@@ -59,7 +59,7 @@ def clipped_prox(
     return x + z.sub_(x).clamp_(-limit, limit)
 
 
-def l1_prox_(x: Tensor, step: Tensor, l1: float, limit: float) -> Tensor:
+def l1_prox_(x: Tensor, step: Tensor, l1: float, limit: Tensor) -> Tensor:
     """Soft-threshold `x` in place by `step * l1`, but never by more than `limit`."""
-    threshold = (step * l1).clamp_(max=limit)
+    threshold = torch.minimum(step * l1, limit)
     return x.sub_(torch.minimum(torch.maximum(x, -threshold), threshold))

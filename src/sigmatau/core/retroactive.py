@@ -39,11 +39,18 @@ def far(moved: Tensor, reach: float) -> Tensor:
 
 
 def rewrite(
-    delta: Sparse, mask: Tensor | None, moved: Tensor, beyond: Tensor, out_dim: int, reach: float
+    delta: Sparse,
+    mask: Tensor | None,
+    moved: Tensor,
+    beyond: Tensor,
+    out_dim: int,
+    reach: float,
+    still: bool = False,
 ) -> Sparse:
     """Return the best delta of a past task after the shared weights moved by `moved`.
 
-    Only entries that were nonzero or lie `beyond` (see `far`) are looked at.
+    Only entries that were nonzero or lie `beyond` (see `far`) are looked at. With `still`, a delta
+    stays as it is where nothing moved, rather than to shrink by a `reach` that is next to nothing.
     """
     if beyond.numel():
         # Going through all entries in order is quicker than going after the few in two lists.
@@ -51,13 +58,17 @@ def rewrite(
         drift = moved if mask is None else moved * mask.view(spread)
         indices = union([delta.indices, beyond])
         residual = delta.dense().sub_(drift).view(-1).index_select(0, indices)
+        drift = drift.reshape(-1).index_select(0, indices)
     else:
         indices = delta.indices
         drift = delta.gather(moved)
         if mask is not None:
             drift = drift * mask.index_select(0, delta.rows(out_dim))
         residual = delta.values - drift
-    return Sparse(indices, soft_threshold(residual, reach), delta.shape).nonzero()
+    values = soft_threshold(residual, reach)
+    if still:
+        values = torch.where(drift == 0, residual, values)
+    return Sparse(indices, values, delta.shape).nonzero()
 
 
 @dataclass(frozen=True)
@@ -194,7 +205,7 @@ class Curve:
         bound = torch.as_tensor(self.bound, dtype=pull.dtype, device=pull.device)
         return torch.minimum(torch.maximum(pull, -bound), bound)
 
-    def prox(self, moved: Tensor, step: Tensor, limit: float) -> Tensor:
+    def prox(self, moved: Tensor, step: Tensor, limit: Tensor) -> Tensor:
         """Return the movement after a proximal step of size `step`, of at most `limit`."""
         rules = (step, self.curvature, self.bound, limit, self.linear)
         if isinstance(self.centre, Tensor):
@@ -214,8 +225,9 @@ class Curve:
 class SharedPenalty:
     """What holds the shared weights back while a task is learnt: a curve for every entry."""
 
-    def __init__(self, curve: Curve) -> None:
+    def __init__(self, curve: Curve, reach: float = 0.0) -> None:
         self.curve = curve
+        self.reach = reach  # how far no past task minds
         self._past: PastTasks | None = None
         self.near: tuple[Tensor, Curve] | None = None
 
@@ -241,7 +253,7 @@ class SharedPenalty:
             curvature.view(-1).index_add_(0, index, -2 * l2 * m * m)
             linear.view(-1).index_add_(0, index, -l1 * m * delta.values.sign())
             close.append(index[delta.values.abs() < 2 * past.reach])
-        penalty = cls(Curve(linear, curvature.clamp_(min=0), bound.clamp_(min=0)))
+        penalty = cls(Curve(linear, curvature.clamp_(min=0), bound.clamp_(min=0)), past.reach)
         penalty._past, penalty._close = past, torch.cat(close)
         # Beyond its widest dead zone a channel's curve is saturated; before its narrowest, it is
         # quadratic. Only in between does the sum of curves bend otherwise than ours.
@@ -262,12 +274,13 @@ class SharedPenalty:
             out.view(-1)[at] = curve.bend(moved.view(-1)[at]) + curve.linear
         return out
 
-    def prox(self, moved: Tensor, step: Tensor, limit: float) -> Tensor:
+    def prox(self, moved: Tensor, step: Tensor, limit: Tensor) -> Tensor:
         """Return the movement after one proximal step of size `step` from `moved`."""
         out = self.curve.prox(moved, step, limit)
         if self.near is not None:
             at, curve = self.near
-            out.view(-1)[at] = curve.prox(moved.view(-1)[at], step.view(-1)[at], limit)
+            parts = (moved.view(-1)[at], step.view(-1)[at], limit.view(-1)[at])
+            out.view(-1)[at] = curve.prox(*parts)
         return out
 
     def refresh(self, moved: Tensor) -> int:

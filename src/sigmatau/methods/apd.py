@@ -22,7 +22,7 @@ from sigmatau.core.consolidate import consolidate
 from sigmatau.core.container import Container, RawRecord, Record
 from sigmatau.core.fisher import diagonal_fisher
 from sigmatau.core.layout import Weight
-from sigmatau.core.learner import Decomposed
+from sigmatau.core.learner import WORTHLESS, Decomposed
 from sigmatau.core.proximal import dead_zone
 from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, rewrite
 from sigmatau.core.sparse import Sparse
@@ -222,6 +222,7 @@ class APDNet(Method[APDState]):
                     beyond[w.name],
                     w.out_dim,
                     reach,
+                    still=reach <= WORTHLESS * self.settings.lr,
                 )
                 for w in self.layout.weights
             }
