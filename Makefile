@@ -13,7 +13,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make check   lint, format and type checks"
 	@echo "make bench   speed and memory beside the plain PyTorch loop"
-	@echo "make reproduced   write REPRODUCED.md from the result files"
+	@echo "make reproduced   write REPRODUCED.md and the figures of docs/methods.md from the result files"
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,7 +37,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 reproduced: $(STAMP)
-	$(BIN)/sigmatau reproduced results
+	$(BIN)/sigmatau reproduced results --methods docs/methods.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage .hypothesis

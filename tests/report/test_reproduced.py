@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sigmatau.cli import app
 from sigmatau.errors import ConfigError, FileError
-from sigmatau.report import bars
+from sigmatau.report import bars, beside
 from sigmatau.report.bars import Bar, Finding
 from sigmatau.report.fits import exponent
 from sigmatau.report.reproduced import document, write
@@ -331,7 +331,20 @@ def test_findings_without_any_table_are_open() -> None:
 def test_the_document_of_this_repository_is_up_to_date() -> None:
     made = document(ROOT / "results", ROOT / "REPRODUCED.md")
     assert (ROOT / "REPRODUCED.md").read_text() == made.text, (
-        "REPRODUCED.md is not what results/ says: run `sigmatau reproduced results`"
+        "REPRODUCED.md is not what results/ says: run `make reproduced`"
     )
+    short = (ROOT / "docs" / "methods.md").read_text()
+    assert short == beside.put_into(short, made.beside, ROOT), "run `make reproduced`"
     missing = [n for n in made.figures if not (ROOT / "results" / "figures" / n).exists()]
-    assert not missing, "run `sigmatau reproduced results`"
+    assert not missing, "run `make reproduced`"
+
+
+def test_the_short_form_stands_between_its_marks(tmp_path: Path) -> None:
+    text = f"before\n{beside.BEGIN}\nold\n{beside.END}\nafter\n"
+    once = beside.put_into(text, "new", tmp_path)
+    assert "old" not in once
+    assert once.startswith("before\n")
+    assert once.endswith("\nafter\n")
+    assert beside.put_into(once, "new", tmp_path) == once
+    with pytest.raises(FileError, match="no place for the figures"):
+        beside.put_into("nothing here", "new", tmp_path)

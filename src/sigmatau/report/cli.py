@@ -42,11 +42,14 @@ def reproduced(
     recipes: Annotated[
         Path | None, typer.Option(help="Folder of the recipes [beside the results].")
     ] = None,
+    methods: Annotated[
+        Path | None, typer.Option(help="A document with a place for a short form of the figures.")
+    ] = None,
 ) -> None:
     """Write one document of all recipes: ours beside the paper's, verdicts, pictures."""
     from sigmatau.report.reproduced import write
 
-    done = write(results, out, recipes)
+    done = write(results, out, recipes, methods)
     for told in done.warnings:
         typer.secho(f"note: {told}", fg="yellow", err=True)
     typer.echo(f"{out}: written, with {len(done.figures)} pictures in {results / 'figures'}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from sigmatau.errors import FileError
 from sigmatau.experiment.config import Recipe
 from sigmatau.files import put
-from sigmatau.report import bars, chosen, static, tables
+from sigmatau.report import bars, beside, chosen, static, tables
 from sigmatau.report.figures import all_figures
 from sigmatau.report.plot import Figure
 from sigmatau.report.published import BENCHMARKS, PAPER
@@ -57,15 +57,21 @@ class Document:
     text: str
     figures: Mapping[str, Figure]
     warnings: tuple[str, ...]
+    beside: str
 
 
-def write(results: Path, out: Path, recipes: Path | None = None) -> Document:
-    """Write the document, and its pictures into `results/figures`."""
+def write(
+    results: Path, out: Path, recipes: Path | None = None, methods: Path | None = None
+) -> Document:
+    """Write the document, its pictures into `results/figures`, and the figures of `methods`."""
     made = document(results, out, recipes)
+    told = beside.put_into(methods.read_text(), made.beside, methods) if methods else ""
     drawn = {name: static.draw(figure, ("svg",))["svg"] for name, figure in made.figures.items()}
     for name, picture in drawn.items():
         put(results / "figures" / name, picture)
     put(out, made.text)
+    if methods is not None:
+        put(methods, told)
     return made
 
 
@@ -89,7 +95,9 @@ def document(results: Path, out: Path, recipes: Path | None = None) -> Document:
     ]
     figures = {name: figure for part in parts for name, figure in part.figures.items()}
     warnings = [f"{part.name}: {told}" for part in parts for told in part.warnings]
-    return Document("\n".join(filter(None, text)), figures, tuple(warnings))
+    behind = {(p.name, row.group.label): cells(row.group) for p in parts for row in p.table.rows}
+    short = beside.figures(by_name, behind)
+    return Document("\n".join(filter(None, text)), figures, tuple(warnings), short)
 
 
 def _parts(results: Path, recipes: Path) -> list[Part]:
