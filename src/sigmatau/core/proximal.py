@@ -59,7 +59,7 @@ def clipped_prox(
     return x + z.sub_(x).clamp_(-limit, limit)
 
 
-def l1_prox_(x: Tensor, step: Tensor, l1: float, limit: Tensor) -> Tensor:
+def l1_prox_(x: Tensor, step: Tensor, l1: float, limit: Tensor | float) -> Tensor:
     """Soft-threshold `x` in place by `step * l1`, but never by more than `limit`."""
-    threshold = torch.minimum(step * l1, limit)
+    threshold = torch.clamp(step * l1, max=limit)
     return x.sub_(torch.minimum(torch.maximum(x, -threshold), threshold))
