@@ -47,7 +47,7 @@ NEEDS: dict[str, tuple[str, str]] = {
     "wsn": (CONSTANT, "about a bit a weight, head"),
 }
 FLAT = 1.25
-QUICK: dict[str, Any] = {"epochs": 1, "batch_size": 32}
+QUICK: dict[str, Any] = {"epochs": 4, "batch_size": 16}
 # What keeps a method quick where its own defaults are made for real problems.
 SMALL: dict[str, dict[str, Any]] = {
     "rcl": {"trials": 1, "child_epochs": 1},

@@ -101,7 +101,8 @@ def test_rewrite_is_the_minimiser(seed: int, l1: float, l2: float) -> None:
         residual = delta.dense() - m * moved
         assert torch.allclose(new.dense(), soft_threshold(residual, reach), atol=1e-7)
         still = rewrite(delta, mask, moved, beyond, 0, reach, still=True).dense()
-        assert torch.equal(still, torch.where(moved == 0, delta.dense(), new.dense()))
+        left = torch.where(new.dense().abs() <= reach, 0.0, new.dense())
+        assert torch.equal(still, torch.where(moved == 0, delta.dense(), left))
         r = residual.double().numpy()
 
         def objective(tau: np.ndarray, r: np.ndarray = r) -> float:

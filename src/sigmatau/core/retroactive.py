@@ -49,8 +49,9 @@ def rewrite(
 ) -> Sparse:
     """Return the best delta of a past task after the shared weights moved by `moved`.
 
-    Only entries that were nonzero or lie `beyond` (see `far`) are looked at. With `still`, a delta
-    stays as it is where nothing moved, rather than to shrink by a `reach` that is next to nothing.
+    Only entries that were nonzero or lie `beyond` (see `far`) are looked at. With `still`, for a
+    `reach` that is next to nothing, a delta stays as it is where nothing moved, rather than to
+    shrink by it, and one that is left with no more than it is dropped.
     """
     if beyond.numel():
         # Going through all entries in order is quicker than going after the few in two lists.
@@ -67,6 +68,7 @@ def rewrite(
         residual = delta.values - drift
     values = soft_threshold(residual, reach)
     if still:
+        values = torch.where(values.abs() <= reach, 0.0, values)
         values = torch.where(drift == 0, residual, values)
     return Sparse(indices, values, delta.shape).nonzero()
 

@@ -81,4 +81,6 @@ class GEM(Episodic):
     Settings = GEMSettings
     settings: GEMSettings
     Trained = GEMTrainee
-    published: ClassVar = {"permuted-mnist": {**ONE_EPOCH, "lr": 0.1, "head": None}}
+    # A step may be as long as 1 + margin x tasks gradients. At 0.1, which suits the other two
+    # methods with a memory, the loss of the thirteenth task went up to that of guessing.
+    published: ClassVar = {"permuted-mnist": {**ONE_EPOCH, "lr": 0.03, "head": None}}
