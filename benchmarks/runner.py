@@ -48,7 +48,7 @@ def plainly(cell: Cell) -> None:
         method.capacity()
 
 
-def main(count: int = 100) -> Section:
+def main(count: int = 1000) -> Section:
     cells = recipe(count).cells()
     plainly(cells[0])  # the first pays for imports and data
     plain = ran = 0.0
