@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -32,6 +33,8 @@ def cluster() -> Iterator[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # Where Ray has once run by itself it left a token, and would ask everybody for it.
+        env={**os.environ, "RAY_AUTH_MODE": "disabled"},
     )
     assert head.stdout is not None
     for line in head.stdout:

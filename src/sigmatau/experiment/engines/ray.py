@@ -72,5 +72,6 @@ def _answers(address: str | None) -> None:
 def _absent(address: str | None, error: Exception) -> ConfigError:
     return ConfigError(
         f"no Ray cluster at {address!r} ({error}): start one with `ray start --head`, or leave out "
-        "--address for one on this machine"
+        "--address for one on this machine. One that has a token lets nobody in without "
+        "RAY_AUTH_MODE=token"
     )
