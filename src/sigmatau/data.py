@@ -39,8 +39,7 @@ class Batches(Protocol):
 def channels_last(x: Tensor) -> Tensor:
     """Return images with the channels of a pixel side by side in memory: CPUs convolve faster so.
 
-    Once for all batches of a task: convolutions keep to the layout of their input, and the paper's
-    LeNet then takes two thirds of the time.
+    Once for all batches of a task: convolutions keep to the layout of their input.
     """
     if x.ndim != 4 or x.device.type != "cpu":
         return x

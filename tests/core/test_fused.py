@@ -35,7 +35,7 @@ def penalty(kind: str, weight: Weight, g: torch.Generator) -> SharedPenalty | No
     if kind == "fixed":
         return None
     if kind == "even":
-        return SharedPenalty.quadratic(0.5)
+        return SharedPenalty.quadratic(2)  # whole numbers too
     if kind == "unbounded":
         return SharedPenalty.quadratic(torch.rand(weight.shape, generator=g))
     deltas, masks = [], []

@@ -39,6 +39,16 @@ def test_what_is_found_fits_and_is_the_best_that_does(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("cells/*/*.st"))  # of trials that were cut short neither
 
 
+def test_a_list_is_tried_through_each_value_once(tmp_path: Path) -> None:
+    values = [1e-4, 1e-3, 1e-2]
+    cell = tiny("apd1", settings={"epochs": 1})
+    listed = Search(cell, choices_of([f"l1={values}"]), str(tmp_path))
+    tune(listed, 10)
+    assert sorted(t["settings"]["l1"] for t in log(tmp_path)) == values
+    told = json.loads((tmp_path / "trials.json").read_text())["search"]
+    assert told["choices"] == {"l1": values} and told["cell"]["part"] == "val"
+
+
 def test_scores_are_of_validation_data(tmp_path: Path) -> None:
     tune(search(tmp_path, None), 1)
     (path,) = tmp_path.glob("cells/*/config.json")

@@ -66,7 +66,7 @@ def _library() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(str(_built()))
     except (OSError, subprocess.SubprocessError) as error:
-        log.info("steps are taken in tensor code, about 1.5 times slower: %s", error)
+        log.info("steps are taken in tensor code, which is slower: %s", error)
         return None
 
 

@@ -236,7 +236,7 @@ class SharedPenalty:
     @classmethod
     def quadratic(cls, strength: float | Tensor) -> SharedPenalty:
         """Return the penalty `strength * D^2`: l2 transfer, or EWC if a Fisher is in strength."""
-        return cls(Curve(0.0, 2 * strength, float("inf")))
+        return cls(Curve(0.0, 2.0 * strength, float("inf")))
 
     @classmethod
     def retroactive(cls, past: PastTasks) -> SharedPenalty:

@@ -109,6 +109,20 @@ class Search:
             return -float(result["capacity"]["paper"])
         return float(result["average_accuracy"])
 
+    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        if all(choice.values for choice in self.choices.values()):  # lists are tried through
+            grid = {key: choice.values for key, choice in self.choices.items()}
+            return optuna.samplers.GridSampler(grid, seed=seed)
+        return optuna.samplers.TPESampler(seed=seed)
+
+    def told(self) -> dict[str, Any]:
+        """Return what is searched, for the log."""
+        return {
+            "cell": self.candidate({}).same_work(),
+            "choices": {k: list(c.values) or [c.low, c.high] for k, c in self.choices.items()},
+            "capacity": self.capacity,
+        }
+
     def study(self, seed: int = 0) -> optuna.Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         return optuna.create_study(
@@ -116,7 +130,7 @@ class Search:
             study_name="tune",
             load_if_exists=True,
             direction="maximize",
-            sampler=optuna.samplers.TPESampler(seed=seed),
+            sampler=self._sampler(seed),
             pruner=optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=1),
         )
 
@@ -180,7 +194,7 @@ def _conclude(study: optuna.Study, search: Search, out: Path) -> dict[str, Any]:
         }
         for trial in study.get_trials(deepcopy=False)
     ]
-    write_json(out / "trials.json", {"trials": log})
+    write_json(out / "trials.json", {"search": search.told(), "trials": log})
     fitting = [t for t in log if t["state"] == "complete" and (t["value"] or 0) >= 0]
     if not fitting:
         raise SigmatauError(
