@@ -42,7 +42,8 @@ def two_tasks(order: str, seed: int, one: float, two: float, **more: Any) -> dic
 def test_a_line_of_ours_is_what_its_definition_says(tmp_path: Path) -> None:
     put(tmp_path, two_tasks("A", 0, 0.50, 0.60, seconds=100, capacity=1.2))
     put(tmp_path, two_tasks("A", 1, 0.54, 0.60, seconds=200, capacity=1.4))
-    put(tmp_path, two_tasks("B", 0, 0.60, 0.61, seconds=300, capacity=1.3))
+    busy = {"seconds": 9000, "seconds_per_task": [100, 8900]}  # counts by what is usual
+    put(tmp_path, two_tasks("B", 0, 0.60, 0.61, capacity=1.3) | busy)
     put(tmp_path, result("finetune", tasks=TASKS, order_indices=(0, 1), seconds=50))
     values = line(made(tmp_path), "apd1").values
     assert values["accuracy"] == pytest.approx(np.mean([55, 57, 60.5]))

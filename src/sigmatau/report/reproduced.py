@@ -175,7 +175,7 @@ command that runs what is missing. {_machines(done)}
 - **capacity**, in % of one network: *paper* counts nonzero numbers over the weights with all heads
   so far, *strict* every number and index over a network with one head, *bytes* the files. As
   *paper* divides by all heads, even STL has a little less than 100 % a task.
-- **time**: of a task, relative to the plain training that is named below the table.
+- **time**: of a task, at the median, relative to the plain training that is named below the table.
 """
 
 

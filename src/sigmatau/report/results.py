@@ -79,6 +79,13 @@ class Result(BaseModel):
     metric: str = "accuracy"
     notes: list[str] = []
 
+    @property
+    def task_seconds(self) -> list[float]:
+        """The time of each task; the mean, where a file does not tell them apart."""
+        each = self.seconds_per_task
+        told = list(each.values()) if isinstance(each, dict) else each
+        return told or [self.seconds / len(self.task_names)]
+
 
 class Point(BaseModel):
     """Where a task's parameters (or, with no task, the shared ones) lay after a step."""

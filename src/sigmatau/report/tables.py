@@ -187,8 +187,8 @@ def table(results: Results, stream: str, reference: Group | None = None) -> Tabl
 
 
 def _pace(group: Group) -> float:
-    """Return the seconds of a task."""
-    return float(np.mean([r.done.seconds / len(r.done.task_names) for r in group.done]))
+    """Return the seconds of a task at the median, as a machine may have been busy for a while."""
+    return float(np.median([seconds for r in group.done for seconds in r.done.task_seconds]))
 
 
 def _protocol(rows: Sequence[Group], tasks: int) -> list[str]:
