@@ -57,6 +57,24 @@ def assassin(out: Path, wanted: Callable[[str, int], bool]) -> Iterator[list[str
     thread.join()
 
 
+def test_cells_that_another_folder_has_finished_are_taken_over(tmp_path: Path) -> None:
+    once, again = tmp_path / "once", tmp_path / "again"
+    run_grid(tiny_recipe(methods=["finetune"]), once, Local(1))
+    named = {"method": "finetune", "label": "Plain", "settings": {"batch_size": 32}}
+    wider = tiny_recipe(methods=[named, "l2t"])  # 32 is what digits have by default
+    summary = run_grid(wider, again, Local(1), reuse=[once])
+    assert (summary.taken, summary.done, summary.before) == (2, 2, 0)
+    assert str(summary).startswith("4 cells finished (0 of them before, 2 taken over)")
+    there = {k: v for k, v in results(again, wider).items() if "finetune" in k}
+    first = results(once, tiny_recipe(methods=["finetune"]))
+    assert [{**r, "label": "Plain"} for r in first.values()] == list(there.values())
+    assert run_grid(wider, again, Local(1)).before == 4
+    other = tiny_recipe(methods=[named], seeds=[1])
+    assert run_grid(other, tmp_path / "other", Local(1), reuse=[once]).taken == 0
+    with pytest.raises(FileError, match="check --reuse"):
+        run_grid(wider, tmp_path / "none", Local(1), reuse=[tmp_path / "missing"])
+
+
 def test_one_or_two_workers_or_by_hand_give_the_same(tmp_path: Path) -> None:
     recipe = tiny_recipe()
     told: list[Outcome] = []

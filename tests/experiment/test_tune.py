@@ -46,7 +46,8 @@ def test_a_list_is_tried_through_each_value_once(tmp_path: Path) -> None:
     tune(listed, 10)
     assert sorted(t["settings"]["l1"] for t in log(tmp_path)) == values
     told = json.loads((tmp_path / "trials.json").read_text())["search"]
-    assert told["choices"] == {"l1": values} and told["cell"]["part"] == "val"
+    assert told["choices"] == {"l1": values}
+    assert told["cell"]["part"] == "val"
 
 
 def test_scores_are_of_validation_data(tmp_path: Path) -> None:

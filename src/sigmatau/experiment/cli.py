@@ -89,6 +89,10 @@ def grid(
     seed: Annotated[list[int] | None, typer.Option(help="Only these seeds.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only these methods or labels.")] = None,
     pairs: Pairs = None,
+    reuse: Annotated[
+        list[Path] | None,
+        typer.Option(help="Results folders whose finished cells are taken over, not run again."),
+    ] = None,
     track: Track = None,
     root: Root = None,
     show: Show = False,
@@ -122,7 +126,14 @@ def grid(
     chosen = _engine(engine, workers, max(cell.cores for cell in cells), address)
     with following(folder, cells, chosen.workers) as told:
         summary = run_grid(
-            wanted, folder, chosen, cells=cells, root=root, trackers=track or (), told=told
+            wanted,
+            folder,
+            chosen,
+            cells=cells,
+            root=root,
+            trackers=track or (),
+            reuse=reuse or (),
+            told=told,
         )
     for outcome in summary.failed:
         typer.secho(f"{outcome.id} failed: {outcome.told}", fg="red", err=True)

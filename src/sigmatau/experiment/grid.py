@@ -24,10 +24,13 @@ class Summary:
     before: int
     done: int
     failed: tuple[Outcome, ...]
+    taken: int = 0
 
     def __str__(self) -> str:
-        told = f"{self.before + self.done} cells finished ({self.before} of them before)"
-        return told + (f", {len(self.failed)} failed" if self.failed else "")
+        taken = f", {self.taken} taken over" if self.taken else ""
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        there = self.before + self.taken + self.done
+        return f"{there} cells finished ({self.before} of them before{taken}){failed}"
 
 
 def cell_folder(out: str | Path, cell: Cell) -> Path:
@@ -58,22 +61,28 @@ def run_grid(
     cells: Sequence[Cell] | None = None,
     root: str | Path | None = None,
     trackers: Sequence[str] = (),
+    reuse: Sequence[Path] = (),
     told: Callable[[Outcome], None] = lambda outcome: None,
     poll: float = 2.0,
 ) -> Summary:
-    """Run the cells of a recipe (or those given) that are not finished yet."""
+    """Run the cells of a recipe (or those given) that are not finished yet, here or in `reuse`."""
     from sigmatau.experiment.cell import finished
+    from sigmatau.experiment.reuse import take_over
 
     wanted = recipe.cells() if cells is None else list(cells)
     out = make_folder(Path(out))
     left = [c for c in wanted if finished(c, cell_folder(out, c)) is None]
+    before = len(wanted) - len(left)
     check(left, root)
     known(trackers)
+    where = None if root is None else Path(root).absolute()
+    taken = take_over([(cell, cell_folder(out, cell)) for cell in left], reuse, where)
+    left = [cell for cell in left if cell not in taken]
     plain = recipe.model_dump(mode="json", exclude_unset=True)
     put(out / "recipe.yaml", yaml.safe_dump(plain, sort_keys=False))
-    where = None if root is None else str(Path(root).absolute())
+    data = None if where is None else str(where)
     jobs = [
-        Job(cell, str(cell_folder(out, cell).absolute()), where, tuple(trackers)) for cell in left
+        Job(cell, str(cell_folder(out, cell).absolute()), data, tuple(trackers)) for cell in left
     ]
     done, failed = 0, []
     while jobs:
@@ -91,4 +100,4 @@ def run_grid(
         jobs = busy
         if busy:
             time.sleep(poll)
-    return Summary(len(wanted) - len(left), done, tuple(failed))
+    return Summary(before, done, tuple(failed), len(taken))
