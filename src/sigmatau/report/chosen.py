@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from sigmatau.errors import FileError
 from sigmatau.experiment.config import Common, Recipe, parse
+from sigmatau.experiment.config import settings_of as settings_of_cell
 from sigmatau.report.tables import Group, flat
 
 # What a cell is, or follows from that, rather than how it learns.
@@ -140,9 +141,10 @@ def users(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
     found: dict[str, None] = {}
     for name, recipe in recipes.items():
         for cell in recipe.cells() if not named or recipe.stream in named else ():
-            if cell.method == study.method and all(
-                _same(cell.settings.get(k), v) for k, v in study.settings.items()
-            ):
+            if cell.method != study.method:
+                continue
+            settings = settings_of_cell(cell)
+            if all(_same(settings.get(k), v) for k, v in study.settings.items()):
                 found[f"{name}: {cell.label}"] = None
     return list(found)
 
