@@ -34,7 +34,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "apd1": {"l1": 1e-3},
     "fixed": {"retroactive": "off"},
     "ewc": {"retroactive": "off", "penalty": "ewc", "fisher_samples": 30},
-    "settled": {"l1": 1e-2, "l1_from": 0.2, "l1_until": 0.5},
+    "settled": {"l1": 1e-2, "l1_until": 0.5},
     "apd2": {"consolidate_every": 2, "l1": 1e-3},
     "budget": {"budget": 0.6},
     "no-mask": {"mask": False},
@@ -462,7 +462,7 @@ def test_a_damaged_task_is_told_when_it_is_read_and_spares_the_others(tmp_path) 
 
 
 def test_l1_holds_for_its_part_of_the_training_and_chooses() -> None:
-    net = learnt("a", l1=0.1, l1_from=0.2, l1_until=0.5)
+    net = learnt("a", l1=0.1, l1_until=0.5)
     chosen: list[Tensor] = []
 
     class Look(Hook):
@@ -472,9 +472,7 @@ def test_l1_holds_for_its_part_of_the_training_and_chooses() -> None:
 
     net.learn("b", blobs(1), hooks=[Look()])
     assert len(chosen) == 10
-    assert all(c.float().mean() > 0.9 for c in chosen[:2])  # of ten epochs, free in two
-    assert chosen[4].float().mean() < 0.7
-    assert chosen[4].any()
+    assert 0 < chosen[4].float().mean() < 0.7
     assert all(bool((c <= chosen[4]).all()) for c in chosen[5:])
 
 
@@ -489,9 +487,8 @@ def test_l1_holds_for_its_part_of_the_training_and_chooses() -> None:
         ({"budget": 0.1, "l1": 1e-3}, "l1 or budget"),
         ({"sparse": False, "budget": 0.1}, "sparse=False"),
         ({"budget": 0.1, "retroactive": "gradient"}, "retroactive"),
-        ({"l1_from": 0.5, "l1_until": 0.5}, "below l1_until"),
-        ({"budget": 0.1, "l1_from": 0.1}, "need an l1"),
-        ({"retroactive": "gradient", "l1_until": 0.5}, "need an l1, and retroactive"),
+        ({"budget": 0.1, "l1_until": 0.5}, "needs an l1"),
+        ({"retroactive": "gradient", "l1_until": 0.5}, "needs an l1, and retroactive"),
         ({"l2": 0.0}, "l2=0"),
         ({"penalty": "ewc"}, "retroactive='off'"),
         ({"epoch": 3}, "did you mean 'epochs'"),

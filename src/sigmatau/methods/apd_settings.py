@@ -24,9 +24,6 @@ class APDSettings(TrainingSettings):
     budget_settled: float = Field(
         0.5, gt=0, lt=1, description="share of the training after which the budget is met"
     )
-    l1_from: float = Field(
-        0.0, ge=0, lt=1, description="share of the training before which l1 does not hold yet"
-    )
     l1_until: float = Field(
         1.0,
         gt=0,
@@ -58,11 +55,8 @@ class APDSettings(TrainingSettings):
             raise ValueError("sparse=False contradicts l1 and budget: leave them out")
         if self.budget is not None and self.retroactive == "gradient":
             raise ValueError("a budget needs retroactive='closed' or 'off'")
-        part = self.l1_from > 0 or self.l1_until < 1
-        if part and (self.price == 0 or self.retroactive == "gradient"):
-            raise ValueError("l1_from, l1_until need an l1, and retroactive='closed' or 'off'")
-        if self.l1_from >= self.l1_until:
-            raise ValueError("l1_from must be below l1_until, or l1 never holds")
+        if self.l1_until < 1 and (self.price == 0 or self.retroactive == "gradient"):
+            raise ValueError("l1_until needs an l1, and retroactive='closed' or 'off'")
         if self.retroactive != "off" and self.l2 == 0:
             raise ValueError("l2=0 would erase past tasks: raise it, or use retroactive='off'")
         if self.penalty == "ewc" and self.retroactive != "off":

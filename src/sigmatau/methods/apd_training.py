@@ -85,11 +85,8 @@ class APDTrainee(Trainee):
             weight.mask_gradient()
         super().step(lr)
         self.count += 1
-        # A delta that has trained dense for a while tells better which of its entries are needed.
-        begun = self.epoch >= self.settings.l1_from * self.epochs
-        price = self.settings.price if begun else 0.0
         for weight in self.decomposed:
-            weight.step(int(self.count), lr, price, self.settings.weight_decay)
+            weight.step(int(self.count), lr, self.settings.price, self.settings.weight_decay)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         inside = {w.weight.name for w in self.decomposed}
