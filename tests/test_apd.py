@@ -462,7 +462,7 @@ def test_a_damaged_task_is_told_when_it_is_read_and_spares_the_others(tmp_path) 
 
 
 def test_l1_holds_for_its_part_of_the_training_and_chooses() -> None:
-    net = learnt("a", l1=0.1, l1_until=0.5)
+    net = learnt("a", l1=2e-2, l1_until=0.5)
     chosen: list[Tensor] = []
 
     class Look(Hook):
