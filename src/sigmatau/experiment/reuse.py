@@ -60,12 +60,13 @@ def _copy(source: Path, cell: Cell, folder: Path) -> bool:
     with locked(make_folder(folder) / "lock") as mine:
         if not mine:  # someone runs it at this moment
             return False
+        # What a run left half done goes first: it must not be taken up beside these files.
+        for stale in [folder / "status.json", folder / "failure.json", *folder.glob("*.st")]:
+            stale.unlink(missing_ok=True)
         write_json(folder / "config.json", {**about, "cell": cell.model_dump(mode="json")})
         for name in BESIDE:
             if (source / name).exists():
                 shutil.copyfile(source / name, folder / name)
         write_json(folder / "result.json", {**result, "label": cell.label})
-        for stale in [folder / "status.json", folder / "failure.json", *folder.glob("*.st")]:
-            stale.unlink(missing_ok=True)
         (folder / "lock").unlink(missing_ok=True)
     return True
