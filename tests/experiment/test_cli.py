@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from sigmatau.cli import app
 from sigmatau.errors import ConfigError
+from sigmatau.methods import names
 from tests.experiment.conftest import TINY
 
 QUICK = ["--set", "epochs=1", "--set", "tasks=2", "--set", "rows.train=40"]
@@ -41,6 +43,25 @@ def test_every_default_can_be_printed() -> None:
     assert shown["settings"]["budget"] == 0.05
     assert shown["settings"]["beta"] == 0.01
     assert shown["backbone"]["name"] == "mlp"
+
+
+def test_the_methods_and_their_settings_are_listed() -> None:
+    listed = command("methods")
+    assert all(name in listed for name in names())
+    shown = command("methods", "apd-fixed")
+    assert re.search(r"retroactive +│ off ", shown)  # what the name stands for, not the default
+    assert re.search(r"budget +│ null ", shown)
+    assert "published for split-cifar100: epochs=20, l1=0.0004" in shown
+    with pytest.raises(ConfigError, match="did you mean 'gem'"):
+        command("methods", "gme")
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [("run", "results/STREAM"), ("grid", "results/RECIPE"), ("tune", "tuning/STREAM-METHOD")],
+)
+def test_the_help_tells_where_results_go(name: str, default: str) -> None:
+    assert f"[default: ({default})]" in command(name, "--help")
 
 
 def test_a_bad_setting_leaves_no_folder(tmp_path: Path) -> None:

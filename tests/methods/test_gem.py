@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from sigmatau import streams
 from sigmatau.backbones import mlp
-from sigmatau.errors import DataError, FileError, TrainingError
+from sigmatau.errors import DataError, FileError, MissingExtra, TrainingError
 from sigmatau.methods import create, load
 from sigmatau.methods.gem import project
 
@@ -164,3 +165,11 @@ def test_targets_without_classes_are_refused_before_training():
     x, y = TASKS[0].train
     with pytest.raises(DataError, match="class labels"):
         net_of().learn("a", (x, y.float()[:, None]), loss=F.mse_loss, progress=False)
+
+
+def test_a_missing_solver_is_named_before_the_first_task(monkeypatch):
+    net = net_of()
+    monkeypatch.setitem(sys.modules, "quadprog", None)
+    with pytest.raises(MissingExtra, match=r"sigmatau\[gem\]"):
+        learn(net, TASKS[0])
+    assert net.tasks == ()

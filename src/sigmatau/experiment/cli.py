@@ -1,4 +1,7 @@
-"""`sigmatau run`, `grid` and `status`: one cell, a recipe of cells, and how far they are."""
+"""`sigmatau run`, `grid`, `status` and `tune`: one cell, a recipe of cells, how far they are.
+
+`methods` shows what there is to choose from.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ Pairs = Annotated[
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Threads of one cell.")]
 Devices = Annotated[
-    int | None, typer.Option(min=1, help="Processes that share each batch of a cell [1].")
+    int | None,
+    typer.Option(min=1, help="Processes that share each batch of a cell.", show_default="1"),
 ]
 Precision = Annotated[
     str | None, typer.Option(help="Of losses and their gradients: 32-true, or bf16-mixed.")
@@ -37,10 +41,12 @@ Show = Annotated[bool, typer.Option("--show", help="Print all settings, and run 
 @app.command()
 def run(
     stream: Annotated[str, typer.Argument(help="A stream; `sigmatau data list` has them.")],
-    method: Annotated[str, typer.Argument(help="A method, such as apd1.")],
+    method: Annotated[str, typer.Argument(help="A method; `sigmatau methods` has them.")],
     order: Annotated[str, typer.Option(help="A named order, random:SEED, or 2,0,1.")] = "A",
     seed: Annotated[int, typer.Option(min=0, help="Of the split, the network, the method.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Results folder [results/STREAM].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder.", show_default="results/STREAM")
+    ] = None,
     pairs: Pairs = None,
     threads: Threads = 1,
     devices: Devices = None,
@@ -78,8 +84,12 @@ def run(
 @app.command()
 def grid(
     recipe: Annotated[Path, typer.Argument(help="A recipe: methods x orders x seeds.")],
-    out: Annotated[Path | None, typer.Option(help="Results folder [results/RECIPE].")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Cells side by side [cores].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder.", show_default="results/RECIPE")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Cells side by side.", show_default="cores")
+    ] = None,
     threads: Threads = 1,
     devices: Devices = None,
     precision: Precision = None,
@@ -143,6 +153,20 @@ def grid(
 
 
 @app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="A method, to see its settings.")] = None,
+) -> None:
+    """List the methods, or show the settings of one."""
+    from rich.console import Console
+
+    from sigmatau.experiment.manual import show_methods, show_settings
+    from sigmatau.methods.registry import entry
+
+    out = Console()
+    show_methods(out) if name is None else show_settings(entry(name), out)
+
+
+@app.command()
 def status(
     folder: Annotated[Path, typer.Argument(help="A results folder.")],
     watch: Annotated[bool, typer.Option("--watch", help="Go on until all is done.")] = False,
@@ -156,7 +180,7 @@ def status(
 @app.command()
 def tune(
     stream: Annotated[str, typer.Argument(help="A stream.")],
-    method: Annotated[str, typer.Argument(help="A method, such as apd1.")],
+    method: Annotated[str, typer.Argument(help="A method; `sigmatau methods` has them.")],
     search: Annotated[
         list[str] | None,
         typer.Option(help="What to search: l1=1e-5..1e-2, or groups=[1, 2, 4]."),
@@ -168,7 +192,9 @@ def tune(
     workers: Annotated[int, typer.Option(min=1, help="Trials side by side.")] = 1,
     order: Annotated[str, typer.Option(help="A named order, random:SEED, or 2,0,1.")] = "A",
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder [tuning/STREAM-METHOD].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder.", show_default="tuning/STREAM-METHOD")
+    ] = None,
     pairs: Pairs = None,
     threads: Threads = 1,
     root: Root = None,

@@ -13,7 +13,8 @@ Memories are drawn from all of a task's data; the published code keeps those see
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -21,9 +22,12 @@ from pydantic import Field
 from torch import Tensor
 
 from sigmatau.errors import MissingExtra, TrainingError
+from sigmatau.inspection import Facts
 from sigmatau.methods.descent import ONE_EPOCH
 from sigmatau.methods.episodic import Episodic, EpisodicSettings, EpisodicTrainee
 from sigmatau.methods.registry import register
+from sigmatau.methods.shared import SharedState
+from sigmatau.training import Loss, Trainee
 
 # Added to the diagonal of GG' for rows of unit length: gradients that depend on each other leave it
 # singular. Where rounding in single precision makes it indefinite, more is added.
@@ -36,12 +40,16 @@ class GEMSettings(EpisodicSettings):
     margin: float = Field(0.5, ge=0, description="least weight of each past task in a projection")
 
 
-def project(gradient: Tensor, past: Tensor, margin: float) -> Tensor:
-    """Return the vector nearest to `gradient` that has no negative product with a row of `past`."""
+def _solver() -> ModuleType:
     try:
         import quadprog
     except ImportError:
         raise MissingExtra("quadprog", "gem") from None
+    return cast(ModuleType, quadprog)
+
+
+def project(gradient: Tensor, past: Tensor, margin: float) -> Tensor:
+    """Return the vector nearest to `gradient` that has no negative product with a row of `past`."""
     unit = float(gradient.norm()) or 1.0
     lengths = past.norm(dim=1).double().cpu().numpy()
     if not np.isfinite(unit) or not np.isfinite(lengths).all():
@@ -53,7 +61,7 @@ def project(gradient: Tensor, past: Tensor, margin: float) -> Tensor:
     gram = (gram + gram.T) / 2
     ridge = RIDGE + max(0.0, -2 * float(np.linalg.eigvalsh(gram)[0]))
     one = np.eye(len(gram))
-    dual = quadprog.solve_qp(gram + ridge * one, -slope, one, margin * lengths / unit)[0]
+    dual = _solver().solve_qp(gram + ridge * one, -slope, one, margin * lengths / unit)[0]
     return gradient + torch.from_numpy(dual * unit / lengths).to(past) @ past
 
 
@@ -84,3 +92,7 @@ class GEM(Episodic):
     # A step may be as long as 1 + margin x tasks gradients. At 0.1, which suits the other two
     # methods with a memory, the loss of the thirteenth task went up to that of guessing.
     published: ClassVar = {"permuted-mnist": {**ONE_EPOCH, "lr": 0.03, "head": None}}
+
+    def _begin(self, state: SharedState, task: str, facts: Facts, criterion: Loss) -> Trainee:
+        _solver()  # only later tasks need it: better to miss it before the first is trained
+        return super()._begin(state, task, facts, criterion)

@@ -13,11 +13,17 @@ app = typer.Typer()
 @app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Results folders.", metavar="DIR...")],
-    out: Annotated[Path | None, typer.Option(help="Where to write [DIR/report].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write.", show_default="DIR/report")
+    ] = None,
     title: Annotated[str | None, typer.Option(help="Headline of the page.")] = None,
     task: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Place of a task to follow in the forgetting curves [1 6 11]."),
+        typer.Option(
+            min=1,
+            help="Place of a task to follow in the forgetting curves.",
+            show_default="1, 6, 11",
+        ),
     ] = None,
 ) -> None:
     """Write a page with tables and figures of results, and the same as files."""
@@ -40,7 +46,7 @@ def reproduced(
     results: Annotated[Path, typer.Argument(help="Folder with a results folder for each recipe.")],
     out: Annotated[Path, typer.Option(help="The document.")] = Path("REPRODUCED.md"),
     recipes: Annotated[
-        Path | None, typer.Option(help="Folder of the recipes [beside the results].")
+        Path | None, typer.Option(help="Folder of the recipes.", show_default="beside the results")
     ] = None,
     methods: Annotated[
         Path | None, typer.Option(help="A document with a place for a short form of the figures.")
