@@ -101,8 +101,10 @@ def test_rewrite_is_the_minimiser(seed: int, l1: float, l2: float) -> None:
         residual = delta.dense() - m * moved
         assert torch.allclose(new.dense(), soft_threshold(residual, reach), atol=1e-7)
         still = rewrite(delta, mask, moved, beyond, 0, reach, still=True).dense()
-        left = torch.where(new.dense().abs() <= reach, 0.0, new.dense())
+        left = torch.where(residual.abs() <= 2 * reach, 0.0, residual)  # the better of all and none
         assert torch.equal(still, torch.where(moved == 0, delta.dense(), left))
+        cost = l1 * still.abs() + l2 * (residual - still).square()
+        assert (cost <= (huber(residual, l1, l2) + l1 * reach / 2) * (1 + 1e-5) + 1e-12).all()
         r = residual.double().numpy()
 
         def objective(tau: np.ndarray, r: np.ndarray = r) -> float:
