@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torch import Tensor
 
 import sigmatau
+from sigmatau.core.learner import WORTHLESS
 from sigmatau.core.proximal import soft_threshold
 
 from .conftest import blobs, small_mlp
@@ -87,8 +88,13 @@ class Life(RuleBasedStateMachine):
             for past in self.delta:
                 for name in self.weights:
                     moved = self.shared[name] - before[name]
-                    residual = self.delta[past][name] - self.mask[past][name] * moved
-                    self.delta[past][name] = soft_threshold(residual, reach)
+                    drift = self.mask[past][name] * moved
+                    residual = self.delta[past][name] - drift
+                    if reach <= WORTHLESS * chosen.lr:
+                        dropped = (drift != 0) & (residual.abs() <= 2 * reach)
+                        self.delta[past][name] = residual.masked_fill(dropped, 0.0)
+                    else:
+                        self.delta[past][name] = soft_threshold(residual, reach)
         elif self.delta and not chosen.moves:
             assert all(torch.equal(self.shared[n], before[n]) for n in self.weights)
         self.mask[task], self.delta[task], self.group[task] = self.read(task)
