@@ -199,6 +199,8 @@ def read_chain(backbone: nn.Module, head: str | None, method: str) -> Chain:
         elif (
             isinstance(module, NORMS if stages and not last else ())
             or (isinstance(module, PER_UNIT) and _from_units(module))
+            # Before the first units and after the last, what does not learn is free.
+            or (not stages and not list(module.parameters()) and _from_units(module))
             or (last and not list(module.parameters()))
         ):
             (stages[-1][2] if stages else before).append((name, module))
