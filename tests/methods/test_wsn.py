@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from sigmatau import methods
 from sigmatau.errors import FileError
 from sigmatau.methods.masks import pack, unpack
-from sigmatau.methods.wsn import WSN, WSNSettings, WSNTrainee, decode, encode, strongest
+from sigmatau.methods.wsn import WSN, Edge, WSNSettings, WSNTrainee, decode, encode
 from sigmatau.training import Epoch, Hook
 from tests.conftest import blobs, small_conv, small_mlp
 
@@ -38,13 +38,38 @@ def masks_of(net: WSN, task: str) -> dict[str, Tensor]:
     return {n: unpack(state.tasks[task].masks[n], state.shared[n]) for n in WEIGHTS}
 
 
-@given(st.integers(1, 60), st.floats(0.01, 1.0), st.integers(0, 99))
-def test_the_strongest_are_the_top_of_the_sorted(size: int, share: float, seed: int) -> None:
-    scores = torch.rand(size, generator=torch.Generator().manual_seed(seed))
+@given(
+    st.integers(1, 60),
+    st.floats(0.01, 1.0),
+    st.integers(0, 99),
+    st.lists(st.sampled_from([0.0, 1e-6, 1e-3, 0.1, 10.0]), max_size=8),
+)
+def test_the_strongest_are_the_top_of_the_sorted_however_they_move(
+    size: int, share: float, seed: int, moves: list[float]
+) -> None:
+    drawn = torch.Generator().manual_seed(seed)
+    scores, edge = torch.rand(size, generator=drawn), Edge(share)
     count = max(1, round(share * size))
-    expected = torch.zeros(size, dtype=torch.bool)
-    expected[scores.argsort(descending=True)[:count]] = True
-    assert torch.equal(strongest(scores, share), expected)
+    for move in [0.0, *moves]:
+        scores = scores + move * torch.randn(size, generator=drawn)
+        expected = scores >= scores.sort(descending=True).values[count - 1]
+        assert torch.equal(edge.above(scores), expected)
+
+
+def test_an_edge_that_moves_little_is_found_without_sorting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    scores, edge, sorted_ = torch.rand(10_000, generator=drawn), Edge(0.5), []
+    kthvalue = Tensor.kthvalue
+    monkeypatch.setattr(
+        Tensor, "kthvalue", lambda x, k: sorted_.append(x.numel()) or kthvalue(x, k)
+    )
+    for _ in range(20):
+        scores += 1e-3 * torch.randn(scores.shape, generator=drawn)
+        edge.above(scores)
+    assert sorted_[0] == 10_000
+    assert sum(sorted_[2:]) < 10_000
 
 
 def test_gradients_pass_straight_through_and_stop_at_used_weights() -> None:
@@ -62,7 +87,7 @@ def test_gradients_pass_straight_through_and_stop_at_used_weights() -> None:
     plain = small_mlp()
     with torch.no_grad():
         for name in names:
-            plain.get_parameter(name).mul_(strongest(scores[name].abs(), 0.3))
+            plain.get_parameter(name).mul_(Edge(0.3).above(scores[name].abs()))
     F.cross_entropy(plain(x), y).backward()
     for name in names:
         grad = plain.get_parameter(name).grad

@@ -70,7 +70,8 @@ class WSNTrainee(Patient, MaskTrainee):
         parameters = dict(module.named_parameters())
         self.shared = {name: parameters[name] for name in scores}
         self.free = {name: ~mask for name, mask in used.items()}
-        self.share, self.patience = settings.share, Patience(settings)
+        self.edges = {name: Edge(settings.share) for name in scores}
+        self.patience = Patience(settings)
         plain = [p for n, p in parameters.items() if p.requires_grad and n not in scores]
         # Decay would move frozen weights: only what is the task's own may have it.
         groups: list[dict[str, Any]] = [
@@ -81,7 +82,7 @@ class WSNTrainee(Patient, MaskTrainee):
         super().__init__(module, loss, adam, scores)
 
     def mask(self, name: str) -> Tensor:
-        return strongest(self.scores[name].detach().abs(), self.share)
+        return self.edges[name].above(self.scores[name].detach().abs())
 
     def thetas(self) -> dict[str, Tensor]:
         return {
@@ -155,10 +156,33 @@ class WSN(Masked):
         return {name: decode(masks[name], before.get(name), sizes[name]) for name in sizes}
 
 
-def strongest(scores: Tensor, share: float) -> Tensor:
-    """Return where the largest scores are; equal scores at the edge are all taken."""
-    count = max(1, round(share * scores.numel()))
-    return scores >= scores.reshape(-1).kthvalue(scores.numel() - count + 1).values
+class Edge:
+    """Where the strongest share of scores begins, sought first near where it was the last time.
+
+    In a step the edge moves little, so nearly all scores need a comparison and no sorting.
+    """
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.last = self.margin = torch.nan  # not seen yet: nothing lies within
+
+    def above(self, scores: Tensor) -> Tensor:
+        """Return where the strongest scores are; equal ones at the edge are all taken."""
+        flat = scores.reshape(-1)
+        rank = max(1, round(self.share * flat.numel()))
+        edge = self._nearby(flat, rank)
+        if edge is None:
+            edge = flat.kthvalue(flat.numel() - rank + 1).values
+        now = edge.item()
+        self.margin, self.last = max(4 * abs(now - self.last), self.margin / 2), now
+        return scores >= edge
+
+    def _nearby(self, flat: Tensor, rank: int) -> Tensor | None:
+        """Return the score of that rank if it lies within the margin of the last one."""
+        low, high = self.last - self.margin, self.last + self.margin
+        near = flat[(flat >= low) & (flat <= high)]
+        rank -= int((flat > high).sum())
+        return near.kthvalue(near.numel() - rank + 1).values if 0 < rank <= near.numel() else None
 
 
 def encode(mask: Tensor, before: Tensor | None) -> Tensor:
