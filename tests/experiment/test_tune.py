@@ -50,6 +50,21 @@ def test_a_list_is_tried_through_each_value_once(tmp_path: Path) -> None:
     assert told["cell"]["part"] == "val"
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_list_goes_on_after_a_trial_that_was_killed(tmp_path: Path, before: int) -> None:
+    cell = tiny("apd1", settings={"epochs": 1})
+    listed = Search(cell, choices_of(["l1=[1e-4, 1e-3, 1e-2]"]), str(tmp_path))
+    if before:
+        tune(listed, before)
+    killed = listed.study(seed=0).ask()
+    value = listed.choices["l1"].suggest(killed, "l1")
+    tune(listed, 10)
+    trials = log(tmp_path)
+    assert [t["settings"]["l1"] for t in trials if t["state"] == "fail"] == [value]
+    done = sorted(t["settings"]["l1"] for t in trials if t["state"] == "complete")
+    assert done == [1e-4, 1e-3, 1e-2]
+
+
 def test_scores_are_of_validation_data(tmp_path: Path) -> None:
     tune(search(tmp_path, None), 1)
     (path,) = tmp_path.glob("cells/*/config.json")

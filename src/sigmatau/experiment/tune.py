@@ -123,14 +123,16 @@ class Search:
             "capacity": self.capacity,
         }
 
-    def study(self, seed: int = 0) -> optuna.Study:
+    def study(self, seed: int | None = None) -> optuna.Study:
+        """Open the study; with a seed, to run trials."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         return optuna.create_study(
             storage=f"sqlite:///{Path(self.out) / 'study.db'}",
             study_name="tune",
             load_if_exists=True,
             direction="maximize",
-            sampler=self._sampler(seed),
+            # A grid's sampler takes it ill when trials are told from outside of a search.
+            sampler=optuna.samplers.RandomSampler() if seed is None else self._sampler(seed),
             pruner=optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=1),
         )
 
