@@ -237,7 +237,13 @@ def test_settings_and_searches_are_listed(tmp_path: Path) -> None:
         "method: apd1\nsettings: {epochs: 5, l1: 0.0006}\n"
         "validation: {score: 0.6123, capacity: 1.301}\ntrials: 2\n"
     )
+    vain = folder / "tuning" / "vain"
+    vain.mkdir()
+    searched = {"search": {"cell": {"method": "apd1"}}, "trials": log[:1]}
+    (vain / "trials.json").write_text(json.dumps(searched))
     told = text(folder)
+    (none,) = line(told, "[vain](results/tuning/vain/trials.json)")
+    assert none[1:] == ["apd1", "l1 0.0006", "1 (1 complete)", "none fits", "", "", "no row"]
     (found,) = line(told, "[split-cifar100-apd1](results/tuning/split-cifar100-apd1/trials.json)")
     assert found[1:4] == ["apd1", "l1 from 0.0006 to 0.01", "2 (1 complete, 1 pruned)"]
     assert found[4:] == ["l1 0.0006", "61.23", "130.1", "split-cifar100: APD(1)"]

@@ -70,8 +70,17 @@ class _Trial(BaseModel):
     settings: dict[str, Any]
 
 
+class _Method(BaseModel):
+    method: str
+
+
+class _Search(BaseModel):
+    cell: _Method
+
+
 class _Trials(BaseModel):
     trials: list[_Trial]
+    search: _Search | None = None
 
 
 class _Best(BaseModel):
@@ -82,7 +91,7 @@ class _Best(BaseModel):
 
 @dataclass(frozen=True)
 class Study:
-    """A search by `sigmatau tune`, from its `trials.json` and `best.yaml`."""
+    """A search by `sigmatau tune`, from its `trials.json` and, if a trial fits, its `best.yaml`."""
 
     name: str
     method: str
@@ -103,13 +112,17 @@ def studies(folder: Path) -> list[Study]:
 
 def _study(path: Path) -> Study:
     try:
-        log = _Trials.model_validate_json((path / "trials.json").read_bytes()).trials
-        best = _Best.model_validate(parse((path / "best.yaml").read_text(), str(path)))
+        told = _Trials.model_validate_json((path / "trials.json").read_bytes())
+        if told.search is not None and not (path / "best.yaml").exists():
+            best = _Best(method=told.search.cell.method, settings={}, validation={})
+        else:
+            best = _Best.model_validate(parse((path / "best.yaml").read_text(), str(path)))
     except (OSError, ValidationError, UnicodeDecodeError) as error:
         raise FileError(
             f"{path} is no finished search ({error}): let `sigmatau tune` with --out {path} end, "
             "or remove it"
         ) from error
+    log = told.trials
     keys = list(dict.fromkeys(key for trial in log for key in trial.settings))
     states = [trial.state for trial in log]
     return Study(
@@ -117,7 +130,7 @@ def _study(path: Path) -> Study:
         best.method,
         "; ".join(_tried(k, [t.settings[k] for t in log if k in t.settings]) for k in keys),
         f"{len(log)} (" + ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states))) + ")",
-        _listed({k: _short(best.settings[k]) for k in keys if k in best.settings}),
+        _listed({k: _short(best.settings[k]) for k in keys if k in best.settings}) or "none fits",
         _percent(best.validation.get("score"), 2),
         _percent(best.validation.get("capacity"), 1),
         {k: best.settings[k] for k in keys if k in best.settings},
@@ -137,6 +150,8 @@ def _percent(value: float | None, digits: int) -> str:
 
 def users(study: Study, recipes: Mapping[str, Recipe]) -> list[str]:
     """Return the rows of recipes that have what a search chose, on the stream it is named for."""
+    if not study.settings:
+        return []
     named = {recipe.stream for recipe in recipes.values() if recipe.stream in study.name}
     found: dict[str, None] = {}
     for name, recipe in recipes.items():
