@@ -40,6 +40,14 @@ def test_networks_can_be_made_smaller(name: str) -> None:
     assert sizes[0] < sizes[2] / 20
 
 
+def test_alexnet_centres_its_pixels() -> None:
+    net = backbones.create("alexnet", (3, 32, 32), 5, width=0.1).eval()
+    x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    first, *rest = net.children()
+    assert first(torch.tensor([0.0, 0.5, 1.0])).tolist() == [-2.0, 0.0, 2.0]
+    assert torch.equal(net(x), torch.nn.Sequential(*rest)((x - 0.5) * 4))
+
+
 def test_unknown_names_are_told_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'lenet'"):
         backbones.create("lennet", (3, 32, 32), 10)

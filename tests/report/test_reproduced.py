@@ -241,6 +241,10 @@ def test_settings_and_searches_are_listed(tmp_path: Path) -> None:
     vain.mkdir()
     searched = {"search": {"cell": {"method": "apd1"}}, "trials": log[:1]}
     (vain / "trials.json").write_text(json.dumps(searched))
+    with pytest.raises(FileError, match="vain is no finished search"):  # one fits: where is it?
+        text(folder)
+    log[0]["value"] = -2.0
+    (vain / "trials.json").write_text(json.dumps(searched))
     told = text(folder)
     (none,) = line(told, "[vain](results/tuning/vain/trials.json)")
     assert none[1:] == ["apd1", "l1 0.0006", "1 (1 complete)", "none fits", "", "", "no row"]

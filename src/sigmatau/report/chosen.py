@@ -68,6 +68,11 @@ def _short(value: Any) -> str:
 class _Trial(BaseModel):
     state: str
     settings: dict[str, Any]
+    value: float | None = None  # below zero: it does not fit the capacity
+
+    @property
+    def fits(self) -> bool:
+        return self.state == "complete" and (self.value or 0) >= 0
 
 
 class _Method(BaseModel):
@@ -113,7 +118,7 @@ def studies(folder: Path) -> list[Study]:
 def _study(path: Path) -> Study:
     try:
         told = _Trials.model_validate_json((path / "trials.json").read_bytes())
-        if told.search is not None and not (path / "best.yaml").exists():
+        if told.search is not None and not any(trial.fits for trial in told.trials):
             best = _Best(method=told.search.cell.method, settings={}, validation={})
         else:
             best = _Best.model_validate(parse((path / "best.yaml").read_text(), str(path)))
