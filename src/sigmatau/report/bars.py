@@ -253,17 +253,17 @@ def promises(tables: Mapping[str, Table]) -> list[Finding]:
     found = []
     for method, name in (("apd1", "APD(1)"), ("apd2", "APD(2)")):
         runs = [
-            (recipe, run.done)
+            (f"{recipe}, {group.label}", run.done)
             for recipe, table in tables.items()
             for group in table.groups
             for run in group.done
             if group.method == method
         ]
-        held = [(k, r) for k, r in runs if flat(r.config).get("settings.l2") == 100]
-        lost = [(_forgotten(r), f"{k}, {r.label}") for k, r in held]
+        held = [(w, r) for w, r in runs if flat(r.config).get("settings.l2") == 100]
+        lost = [(_forgotten(r), where) for where, r in held]
         told = "forgetting of every task 0.00 points, l2 = 100"
         found.append(_promise(name, told, lost, lambda value: round(value, 2) == 0))
-        moved = [(100 * d.moved, f"{k}, {r.label}") for k, r in runs for d in r.drops]
+        moved = [(100 * d.moved, where) for where, r in runs for d in r.drops]
         told = "change of every other task when one is dropped exactly 0"
         found.append(_promise(name, told, moved, lambda value: value == 0))
     return found
