@@ -70,6 +70,19 @@ def test_the_distance_to_stl_is_to_that_of_the_same_source(tmp_path: Path) -> No
     assert line(table, "APD(1)", "paper").values["to_stl"] == pytest.approx(59.93 - 63.75)
 
 
+def test_a_variant_is_told_from_the_stl_of_that_variant_and_else_from_the_first(
+    tmp_path: Path,
+) -> None:
+    scores = {"STL": 0.7, "STL, short": 0.5, "A": 0.66, "A, short": 0.53, "A, wide": 0.69}
+    for label, score in scores.items():
+        method = "stl" if label.startswith("STL") else "apd1"
+        put(tmp_path, result(method, label=label, score=score, spread=0))
+    table = made(tmp_path)
+    told = {label: line(table, label).values["to_stl"] for label in scores}
+    expected = {"STL": 0, "STL, short": 0, "A": -4, "A, short": 3, "A, wide": -1}
+    assert told == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("capacity", "name"), [(1.2, "APD(1)"), (1.35, "APD(1)"), (1.8, "APD(1), larger")]
 )

@@ -148,11 +148,11 @@ def table(results: Results, stream: str, reference: Group | None = None) -> Tabl
     published = benchmark.rows if benchmark else ()
     ours = {group.label: _ours(group, pace) for group in found}
     theirs = {row.name: _theirs(row) for row in published}
-    stl = [ours[g.label] for g in found if g.method == "stl" and g.done]
+    stl = {g.label: ours[g.label] for g in found if g.method == "stl" and g.done}
     if not stl and reference is not None:
-        stl = [_ours(reference, None)]
+        stl = {reference.label: _ours(reference, None)}
     _add_distance(ours, stl)
-    _add_distance(theirs, [theirs[r.name] for r in published if r.method == "stl"])
+    _add_distance(theirs, {r.name: theirs[r.name] for r in published if r.method == "stl"})
     rows = []
     for group in found:
         match = _match(group, ours[group.label], benchmark)
@@ -269,13 +269,24 @@ def _theirs(row: Published) -> dict[str, float]:
 
 
 def _add_distance(
-    rows: Mapping[str, dict[str, float]], reference: Sequence[Mapping[str, float]]
+    rows: Mapping[str, dict[str, float]], reference: Mapping[str, Mapping[str, float]]
 ) -> None:
-    """Add each row's distance to STL, the mean of its rows if there are several."""
-    for values in rows.values():
-        if reference and "accuracy" in values:
-            stl = float(np.mean([row["accuracy"] for row in reference]))
+    """Add each row's distance to STL: the row of STL with the same words after the comma, if any.
+
+    Otherwise that is the first one.
+    """
+    variants: dict[str, float] = {}
+    for label, row in reference.items():
+        variants.setdefault(_variant(label), row["accuracy"])
+    first = next(iter(variants.values()), None)
+    for label, values in rows.items():
+        stl = variants.get(_variant(label), first)
+        if stl is not None and "accuracy" in values:
             values["to_stl"] = values["accuracy"] - stl
+
+
+def _variant(label: str) -> str:
+    return label.partition(", ")[2]
 
 
 def _match(
