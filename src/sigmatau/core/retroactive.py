@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -119,7 +118,6 @@ class PastTasks:
     l1: float
     l2: float
     reach: float = field(init=False)
-    stacked: Tensor = field(init=False)
     table: Tensor = field(init=False)
     device: torch.device = field(init=False)
 
@@ -127,24 +125,13 @@ class PastTasks:
         self.reach = dead_zone(self.l1, self.l2)
         self.device = self.deltas[0].values.device
         one = torch.ones(self.weight.channels, device=self.device)
-        self.stacked = torch.stack([one if m is None else m for m in self.masks])
+        masks = torch.stack([one if m is None else m for m in self.masks], dim=1)
         # Per channel, large masks first: they leave the quadratic zone first as |D| grows.
-        self.table = self.stacked.T.sort(dim=1, descending=True).values
+        self.table = masks.sort(dim=1, descending=True).values
 
-    def mask_at(self, task: int | Tensor, channels: Tensor) -> Tensor:
-        return self.stacked[task, channels.long()]
-
-    @cached_property
-    def _by_entry(self) -> tuple[Tensor, Tensor, Tensor]:
-        """All deltas in the order of entries, with their tasks, and where each entry's begin."""
-        indices, order = torch.cat([d.indices for d in self.deltas]).sort(stable=True)
-        tasks = torch.arange(len(self.deltas), dtype=torch.int32, device=self.device)
-        counts = torch.tensor([d.nnz for d in self.deltas], device=self.device)
-        starts = torch.searchsorted(
-            indices, torch.arange(self.weight.size + 1, dtype=indices.dtype, device=self.device)
-        )
-        values = torch.cat([d.values for d in self.deltas])
-        return values[order], tasks.repeat_interleave(counts)[order], starts
+    def mask_at(self, task: int, channels: Tensor) -> Tensor:
+        mask = self.masks[task]
+        return self.table.new_ones(channels.shape) if mask is None else mask[channels.long()]
 
     def derivative(self, moved: Tensor, at: Tensor | None = None) -> Tensor:
         """Return dF/dD at the flat indices `at` (all of them if None), exactly, over all tasks."""
@@ -161,15 +148,19 @@ class PastTasks:
         return self._from_zeros(d, channels).index_add_(0, slot, pulls, alpha=-1)
 
     def hits(self, at: Tensor) -> Hits:
-        """Return what past tasks have at the entries `at`; it takes as long as these are many."""
-        values, tasks, starts = self._by_entry
-        at = at.long()
-        first, counts = starts[at], starts[at + 1] - starts[at]
-        slot = torch.arange(at.numel(), device=self.device).repeat_interleave(counts)
-        place = torch.arange(slot.numel(), device=self.device)
-        place += (first - counts.cumsum(0) + counts)[slot]
+        """Return what past tasks have at the entries `at`."""
         channels = Sparse(at, at, self.weight.shape).rows(self.weight.out_dim)
-        return Hits(slot, self.mask_at(tasks[place], channels[slot]), values[place])
+        wanted = torch.zeros(self.weight.size, dtype=torch.bool, device=self.device)
+        wanted[at] = True
+        none = self.table.new_empty(0)
+        found = [(at.new_empty(0, dtype=torch.int64), none, none)]
+        for i, delta in enumerate(self.deltas):
+            hit = wanted.index_select(0, delta.indices).nonzero().squeeze(1)
+            if hit.numel():
+                slot = torch.searchsorted(at, delta.indices[hit].to(at.dtype))
+                found.append((slot, self.mask_at(i, channels[slot]), delta.values[hit]))
+        slots, masks, deltas = zip(*found, strict=True)
+        return Hits(torch.cat(slots), torch.cat(masks), torch.cat(deltas))
 
     def _pull(self, r: Tensor) -> Tensor:
         return (2 * self.l2 * r).clamp(-self.l1, self.l1)
