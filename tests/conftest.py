@@ -49,6 +49,11 @@ def small_conv(seed: int = 0, outputs: int = 3) -> nn.Sequential:
         )
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def mlp() -> nn.Sequential:
     return small_mlp()

@@ -21,7 +21,7 @@ from sigmatau.core.sparse import Sparse
 from ..conftest import blobs, small_conv
 
 SHAPES = {(33, 47): 0, (6, 5, 3, 3): 0, (7, 19): 1, (5, 6, 3, 3): 1}
-HELD = ("fixed", "even", "unbounded", "retroactive")
+HELD = ("fixed", "even", "unbounded", "retroactive", "still")
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +43,8 @@ def penalty(kind: str, weight: Weight, g: torch.Generator) -> SharedPenalty | No
         some = torch.rand(weight.shape, generator=g) < 0.3
         deltas.append(Sparse.from_dense(torch.randn(weight.shape, generator=g) * 0.01 * some))
         masks.append(torch.rand(weight.channels, generator=g) * 0.9 + 0.1)
+    if kind == "still":  # a dead zone within what the two may differ by
+        return SharedPenalty.retroactive(PastTasks(weight, deltas, masks, l1=0.02, l2=1e4), True)
     return SharedPenalty.retroactive(PastTasks(weight, deltas, masks, l1=1e-3, l2=0.5))
 
 
@@ -110,11 +112,16 @@ def test_every_form_of_the_step_is_that_of_the_tensor_code(
     other.penalty = one.penalty
     for _ in steps([one, other], l1):
         assert_alike(one, other)
+        if held == "still":
+            at_rest = [int((w.shared == w.before).sum()) for w in (one, other)]
+            assert abs(at_rest[0] - at_rest[1]) <= 2  # on the border of the zone
         # From the same numbers again: which curve an entry follows hangs on its last bit.
         with torch.no_grad():
             for name, tensor in live(other).items():
                 tensor.copy_(live(one)[name])
-    if held == "retroactive":
+    if held == "still":
+        assert 0 < at_rest[0] < one.shared.numel()
+    if held in ("retroactive", "still"):
         assert one.penalty is not None
         assert one.penalty.near is not None  # entries with curves of their own were among them
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 from sigmatau.core.fisher import diagonal_fisher
 from sigmatau.core.layout import Weight
 from sigmatau.core.learner import Decomposed
-from sigmatau.core.retroactive import PastTasks, SharedPenalty
+from sigmatau.core.proximal import dead_zone
+from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, rewrite
 from sigmatau.core.sparse import Sparse
 
 from ..conftest import blobs, small_conv
@@ -103,6 +105,37 @@ def test_shared_weights_that_are_not_worth_moving_stay_and_leave_past_deltas_zer
             each.compose()
     assert (w.shared - w.before).abs().max() <= past.reach
     assert (free.shared - free.before).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_past_tasks_stay_where_they_are_though_the_shared_weights_eat_up_their_deltas(
+    fused: bool,
+) -> None:
+    g = torch.Generator().manual_seed(3)
+    common, price, drift = torch.randn(SHAPE, generator=g) * 0.1, 0.4, 1e4
+    reach = dead_zone(price, drift)
+    masks = [torch.rand(SHAPE[0], generator=g) * 0.2 + 0.8 for _ in range(3)]
+    deltas = [Sparse.from_dense(common * m[:, None]) for m in masks]  # alike under each mask
+    deltas[2] = Sparse.from_dense(deltas[2].dense() * (torch.rand(SHAPE, generator=g) < 0.5))
+    past = PastTasks(Weight("w", SHAPE, 0), deltas, masks, price, drift)
+    w = weight(penalty=SharedPenalty.retroactive(past, still=True))
+    if not fused:
+        w.kernel = None
+    for step in range(400):
+        loss(w.theta, step).mul(0.01).backward()
+        w.step(step + 1, 1e-2 * 0.99**step, price, 0.0)
+        if step % 10 == 9:
+            w.refresh()
+    moved = w.shared - w.before
+    dropped = 0
+    for delta, mask in zip(deltas, masks, strict=True):
+        new = rewrite(delta, mask, moved, far(moved, reach), 0, reach, still=True)
+        now, then = (
+            part * mask[:, None] + d.dense() for part, d in ((w.shared, new), (w.before, delta))
+        )
+        assert (now - then).abs().max() < reach / 10  # rounding; a dead zone leaves all of reach
+        dropped += int(((delta.dense() != 0) & (new.dense() == 0)).sum())
+    assert dropped >= 12
 
 
 def test_settled_nonzeros_stay_the_only_ones_and_are_shrunk_no_more() -> None:

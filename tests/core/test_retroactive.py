@@ -13,7 +13,14 @@ from torch import Tensor
 from sigmatau.core.consolidate import consolidate
 from sigmatau.core.layout import Weight
 from sigmatau.core.proximal import dead_zone, huber, soft_threshold
-from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, past_objective, rewrite
+from sigmatau.core.retroactive import (
+    EATEN,
+    PastTasks,
+    SharedPenalty,
+    far,
+    past_objective,
+    rewrite,
+)
 from sigmatau.core.sparse import Sparse
 
 PRICES = [1e-5, 4e-4, 1e-2, 1.0, 1e3]
@@ -101,7 +108,8 @@ def test_rewrite_is_the_minimiser(seed: int, l1: float, l2: float) -> None:
         residual = delta.dense() - m * moved
         assert torch.allclose(new.dense(), soft_threshold(residual, reach), atol=1e-7)
         still = rewrite(delta, mask, moved, beyond, 0, reach, still=True).dense()
-        left = torch.where(residual.abs() <= 2 * reach, 0.0, residual)  # the better of all and none
+        kept = (residual.abs() > EATEN * reach) & ((delta.dense() != 0) | (moved.abs() > reach))
+        left = torch.where(kept, residual, 0.0)
         assert torch.equal(still, torch.where(moved == 0, delta.dense(), left))
         cost = l1 * still.abs() + l2 * (residual - still).square()
         assert (cost <= (huber(residual, l1, l2) + l1 * reach / 2) * (1 + 1e-5) + 1e-12).all()

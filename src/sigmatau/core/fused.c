@@ -16,7 +16,7 @@ typedef struct {
 typedef struct {
     int64_t count;
     const int64_t *at;
-    const float *start, *linear, *curvature, *bound, *centre, *low, *high;
+    const float *start, *linear, *curvature, *bound, *centre, *snap, *low, *high;
 } Near;
 
 #define BETA1 0.9f
@@ -117,7 +117,7 @@ void sigmatau_near(const Step *s, const Near *n) {
         const float limit = LIMIT * (fabsf(towards) > s->lr ? fabsf(towards) : s->lr);
         float moved = n->start[k] - s->before[i] - towards - n->centre[k];
         moved = prox(moved, step, n->linear[k], n->curvature[k], n->bound[k], limit);
-        moved += n->centre[k];
+        moved = n->centre[k] + (fabsf(moved) <= n->snap[k] ? 0 : moved);
         moved = moved < n->low[k] ? n->low[k] : moved > n->high[k] ? n->high[k] : moved;
         s->shared[i] = s->before[i] + (fabsf(moved) <= s->snap ? 0 : moved);
         s->theta[i] = s->shared[i] * m + s->delta[i];

@@ -54,7 +54,7 @@ class Near(ctypes.Structure):
     _fields_ = (
         ("count", _number),
         *((name, _pointer) for name in ("at", "start", "linear", "curvature", "bound")),
-        *((name, _pointer) for name in ("centre", "low", "high")),
+        *((name, _pointer) for name in ("centre", "snap", "low", "high")),
     )
 
 
@@ -124,6 +124,7 @@ class Kernel:
             *map(_address, bends),
             *map(_address, (w.theta, w.shared, w.delta, w.mean, w.square)),
             even=bends[1] if isinstance(bends[1], float) else -1.0,
+            snap=0.0 if curve is None else curve.snap,
             **rates,
         )
         near = w.penalty.near if w.penalty is not None else None
@@ -131,8 +132,8 @@ class Kernel:
         self.library.sigmatau_step(ctypes.byref(step))
         if near is not None:
             at, own = near
-            parts = (own.linear, own.curvature, own.bound, own.centre, own.low, own.high)
-            entries = Near(len(at), *map(_address, (at, start, *parts)))
+            bend = (own.linear, own.curvature, own.bound, own.centre, own.snap)
+            entries = Near(len(at), *map(_address, (at, start, *bend, own.low, own.high)))
             self.library.sigmatau_near(ctypes.byref(step), ctypes.byref(entries))
 
 

@@ -25,9 +25,6 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 # A prox may undo Adam's step, or move a number by a learning rate, whichever is more. A hair more
 # than that, so that rounding cannot keep a number from coming to rest at zero.
 LIMIT = 1.001
-# Shared weights do not move by so little that no past task would mind, if that is but this part of
-# a step: past tasks then stay what they are to the bit.
-WORTHLESS = 0.01
 
 
 @dataclass
@@ -89,11 +86,8 @@ class Decomposed:
             return
         grad, self.theta.grad = self.theta.grad, None
         rate, debias = lr / (1 - BETA1**count), 1 / sqrt(1 - BETA2**count)
-        reach = self.penalty.reach if self.penalty is not None else 0.0
-        snap = reach if reach <= WORTHLESS * lr else 0.0
         if self.kernel is not None:
-            rates = {"rate": rate, "l1": l1, "decay": decay, "debias": debias, "snap": snap}
-            self.kernel.step(grad, lr=lr, **rates)
+            self.kernel.step(grad, lr=lr, rate=rate, l1=l1, decay=decay, debias=debias)
             return
         if decay:
             grad.add_(self.theta, alpha=decay)
@@ -106,7 +100,6 @@ class Decomposed:
             scale = root if self.mask is None else root * self.spread(self.mask)
             moved = (self.shared - self.before).sub_(towards)
             moved = self.penalty.prox(moved, lr / scale, limit)
-            moved.masked_fill_(moved.abs() <= snap, 0.0)
             torch.add(self.before, moved, out=self.shared)
         self.delta.sub_(towards)
         if self.support is not None:

@@ -28,6 +28,9 @@ from sigmatau.core.layout import Weight
 from sigmatau.core.proximal import clipped_prox, dead_zone, soft_threshold
 from sigmatau.core.sparse import Sparse, index_dtype, union
 
+# What is left of a delta is dropped if it is at most this part of the dead zone: mostly rounding.
+EATEN = 0.05
+
 
 def far(moved: Tensor, reach: float) -> Tensor:
     """Return the flat indices where the shared weights moved further than a zero delta allows.
@@ -52,7 +55,8 @@ def rewrite(
     Only entries that were nonzero or lie `beyond` (see `far`) are looked at. With `still`, for a
     `reach` that is next to nothing, no delta shrinks by it: one that is there takes up all that the
     shared weights moved, so that the past task stays where it was. That costs at most l1^2 / (4 l2)
-    an entry more than the best delta would. One that would be left with twice `reach` is dropped.
+    an entry more than the best delta would. One that the shared weights have eaten up is dropped;
+    they come to rest there exactly (see `Curve.snap`), so that little more than rounding is left.
     """
     if beyond.numel():
         # Going through all entries in order is quicker than going after the few in two lists.
@@ -68,7 +72,7 @@ def rewrite(
             drift = drift * mask.index_select(0, delta.rows(out_dim))
         residual = delta.values - drift
     if still:
-        values = residual.masked_fill((drift != 0) & (residual.abs() <= 2 * reach), 0.0)
+        values = residual.masked_fill((drift != 0) & (residual.abs() <= EATEN * reach), 0.0)
     else:
         values = soft_threshold(residual, reach)
     return Sparse(indices, values, delta.shape).nonzero()
@@ -87,25 +91,30 @@ class Hits:
         there, place = chosen[self.slot], chosen.cumsum(0) - 1
         return Hits(place[self.slot[there]], self.mask[there], self.delta[there])
 
-    def nearest(self, d: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return for entries moved by `d` the bend nearest to it, its mask, and its neighbours.
+    def nearest(self, d: Tensor, tie: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Return for entries moved by `d` the bend nearest to it, and the next below and above.
 
-        A task's curve bends where D has eaten up its delta, at delta / mask; those of zero deltas
-        bend at D = 0, which is told by a mask of 0. The neighbours are the next bends below and
-        above.
+        A task's curve bends where D has eaten up its delta, at delta / mask. All tasks that had
+        zero deltas before the shared weights last moved bend at one place; those within `tie` of
+        the nearest count together, by the sums of their masks and of the masks' squares, which come
+        after the bend. Zero deltas bend at D = 0, which is told by sums of 0.
         """
         slot, bend = self.slot, self.delta / self.mask
         distance = (bend - d[slot]).abs()
         least = d.abs().scatter_reduce(0, slot, distance, "amin")
         closest = (distance == least[slot]) & (distance < d[slot].abs())
-        centre, mask = torch.zeros_like(d), torch.zeros_like(d)
-        centre[slot[closest]], mask[slot[closest]] = bend[closest], self.mask[closest]
+        centre, masks, squares = (torch.zeros_like(d) for _ in range(3))
+        centre[slot[closest]] = bend[closest]
+        away = bend - centre[slot]
+        tied = (away.abs() <= tie) & (centre[slot] != 0)
+        masks.index_add_(0, slot[tied], self.mask[tied])
+        squares.index_add_(0, slot[tied], self.mask[tied] ** 2)
         low = torch.where(centre > 0, 0.0, -torch.inf)
         high = torch.where(centre < 0, 0.0, torch.inf)
-        below, above = bend < centre[slot], bend > centre[slot]
+        below, above = away < -tie, away > tie
         low = low.scatter_reduce(0, slot[below], bend[below], "amax")
         high = high.scatter_reduce(0, slot[above], bend[above], "amin")
-        return centre, mask, low, high
+        return centre, masks, squares, low, high
 
 
 @dataclass
@@ -193,13 +202,15 @@ class PastTasks:
 class Curve:
     """A derivative of the shape `linear + clip(curvature * (D - centre), -bound, +bound)`.
 
-    It holds between `low` and `high`; steps do not leave that range.
+    It holds between `low` and `high`; steps do not leave that range. A movement that ends within
+    `snap` of the centre ends at the centre.
     """
 
     linear: Tensor | float
     curvature: Tensor | float
     bound: Tensor | float
     centre: Tensor | float = 0.0
+    snap: Tensor | float = 0.0
     low: Tensor | None = None
     high: Tensor | None = None
 
@@ -211,10 +222,11 @@ class Curve:
     def prox(self, moved: Tensor, step: Tensor, limit: Tensor) -> Tensor:
         """Return the movement after a proximal step of size `step`, of at most `limit`."""
         rules = (step, self.curvature, self.bound, limit, self.linear)
+        away = clipped_prox(moved - self.centre, *rules)
+        away = away.masked_fill_(away.abs() <= self.snap, 0.0)
         if isinstance(self.centre, Tensor):
-            away = clipped_prox(moved - self.centre, *rules)
             return torch.clamp(self.centre + away, self.low, self.high)
-        return clipped_prox(moved, *rules)
+        return away
 
     def at(self, index: Tensor) -> Curve:
         """Return the curve of single entries."""
@@ -228,9 +240,8 @@ class Curve:
 class SharedPenalty:
     """What holds the shared weights back while a task is learnt: a curve for every entry."""
 
-    def __init__(self, curve: Curve, reach: float = 0.0) -> None:
+    def __init__(self, curve: Curve) -> None:
         self.curve = curve
-        self.reach = reach  # how far no past task minds
         self._past: PastTasks | None = None
         self.near: tuple[Tensor, Curve] | None = None
 
@@ -240,8 +251,12 @@ class SharedPenalty:
         return cls(Curve(0.0, 2.0 * strength, float("inf")))
 
     @classmethod
-    def retroactive(cls, past: PastTasks) -> SharedPenalty:
-        """Return the penalty of keeping all past tasks where they are."""
+    def retroactive(cls, past: PastTasks, still: bool = False) -> SharedPenalty:
+        """Return the penalty of keeping all past tasks where they are.
+
+        With `still` the shared weights do not move by so little that no past task would mind, and
+        past one whose delta they have eaten up but for so little: see `rewrite`.
+        """
         weight, l1, l2 = past.weight, past.l1, past.l2
         spread = weight.broadcast()
         linear = past.table.new_zeros(weight.shape)
@@ -256,7 +271,8 @@ class SharedPenalty:
             curvature.view(-1).index_add_(0, index, -2 * l2 * m * m)
             linear.view(-1).index_add_(0, index, -l1 * m * delta.values.sign())
             close.append(index[delta.values.abs() < 2 * past.reach])
-        penalty = cls(Curve(linear, curvature.clamp_(min=0), bound.clamp_(min=0)), past.reach)
+        snap = past.reach if still else 0.0
+        penalty = cls(Curve(linear, curvature.clamp_(min=0), bound.clamp_(min=0), snap=snap))
         penalty._past, penalty._close = past, torch.cat(close)
         # Beyond its widest dead zone a channel's curve is saturated; before its narrowest, it is
         # quadratic. Only in between does the sum of curves bend otherwise than ours.
@@ -283,7 +299,8 @@ class SharedPenalty:
         if self.near is not None:
             at, curve = self.near
             parts = (moved.view(-1)[at], step.view(-1)[at], limit.view(-1)[at])
-            out.view(-1)[at] = curve.prox(*parts)
+            own = curve.prox(*parts)
+            out.view(-1)[at] = own.masked_fill_(own.abs() <= self.curve.snap, 0.0)
         return out
 
     def refresh(self, moved: Tensor) -> int:
@@ -320,22 +337,25 @@ class SharedPenalty:
     ) -> Curve:
         """Return a curve for the entries `at` that is exact where they are now."""
         exact = past.derivative_of(here, at, hits)
-        centre, mask, low, high = hits.nearest(here)
+        centre, masks, squares, low, high = hits.nearest(here, EATEN * past.reach)
         between, narrow, wide = edges
         dense = self.curve.at(at)
-        curvature = torch.where(mask > 0, 2 * past.l2 * mask**2, dense.curvature)
-        bound = torch.where(mask > 0, past.l1 * mask, dense.bound)
+        curvature = torch.where(squares > 0, 2 * past.l2 * squares, dense.curvature)
+        bound = torch.where(squares > 0, past.l1 * masks, dense.bound)
+        # A dead zone is as much wider as a mask is small.
+        snap = self.curve.snap * torch.where(squares > 0, masks / squares, 1.0)
         # Between quadratic and saturated, follow the chord from here to where all saturate.
-        chord = between & (mask == 0)
+        chord = between & (squares == 0)
         pull = torch.minimum((exact - dense.linear).abs(), bound)
         slope = (bound - pull) / (wide - here.abs()).clamp(min=1e-12)
         # A flatter chord would have its centre so far away that rounding tells in the difference.
         slope = torch.maximum(slope, pull / (100 * here.abs()).clamp(min=1e-12))
         curvature = torch.where(chord, slope.clamp(min=1e-12), curvature)
         centre = torch.where(chord, here - here.sign() * pull / curvature, centre)
+        snap = torch.where(chord, -1.0, snap)  # a chord's centre is no place to rest at
         low = torch.where(chord & (here > 0), narrow, low)
         high = torch.where(chord & (here < 0), -narrow, high)
-        curve = Curve(0.0, curvature, bound, centre, low, high)
+        curve = Curve(0.0, curvature, bound, centre, snap, low, high)
         return replace(curve, linear=exact - curve.bend(here))
 
 

@@ -22,7 +22,7 @@ from sigmatau.core.consolidate import consolidate
 from sigmatau.core.container import Container, RawRecord, Record
 from sigmatau.core.fisher import diagonal_fisher
 from sigmatau.core.layout import Weight
-from sigmatau.core.learner import WORTHLESS, Decomposed
+from sigmatau.core.learner import Decomposed
 from sigmatau.core.proximal import dead_zone
 from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, rewrite
 from sigmatau.core.sparse import Sparse
@@ -36,6 +36,9 @@ from sigmatau.methods.base import Method
 from sigmatau.methods.descent import PAPER
 from sigmatau.methods.registry import register
 from sigmatau.training import Loss, Trainee
+
+# Past tasks are kept to rounding if the dead zone is at most this part of the learning rate.
+WORTHLESS = 0.02
 
 
 @register("apd-fixed", retroactive="off")
@@ -135,7 +138,12 @@ class APDNet(Method[APDState]):
             if state.importance is not None:
                 strength = chosen.l2 * state.importance()[weight.name]
             return SharedPenalty.quadratic(strength)
-        return SharedPenalty.retroactive(self._past(state, weight))
+        return SharedPenalty.retroactive(self._past(state, weight), self._still)
+
+    @property
+    def _still(self) -> bool:
+        """Return whether what a past task may drift by is too little to be worth any drift."""
+        return dead_zone(self.settings.price, self.settings.l2) <= WORTHLESS * self.settings.lr
 
     def _past(self, state: APDState, weight: Weight) -> PastTasks:
         parts = [task() for task in state.tasks.values()]
@@ -222,7 +230,7 @@ class APDNet(Method[APDState]):
                     beyond[w.name],
                     w.out_dim,
                     reach,
-                    still=reach <= WORTHLESS * self.settings.lr,
+                    still=self._still,
                 )
                 for w in self.layout.weights
             }
