@@ -44,9 +44,7 @@ def penalty(kind: str, weight: Weight, g: torch.Generator) -> SharedPenalty | No
         deltas.append(Sparse.from_dense(torch.randn(weight.shape, generator=g) * 0.01 * some))
         masks.append(torch.rand(weight.channels, generator=g) * 0.9 + 0.1)
     if kind == "still":  # a dead zone within what the two may differ by
-        return SharedPenalty.retroactive(
-            PastTasks(weight, deltas, masks, l1=0.02, l2=1e4), snap=1e-6
-        )
+        return SharedPenalty.retroactive(PastTasks(weight, deltas, masks, l1=0.02, l2=1e4), True)
     return SharedPenalty.retroactive(PastTasks(weight, deltas, masks, l1=1e-3, l2=0.5))
 
 

@@ -118,7 +118,7 @@ def test_past_tasks_stay_where_they_are_though_the_shared_weights_eat_up_their_d
     deltas = [Sparse.from_dense(common * m[:, None]) for m in masks]  # alike under each mask
     deltas[2] = Sparse.from_dense(deltas[2].dense() * (torch.rand(SHAPE, generator=g) < 0.5))
     past = PastTasks(Weight("w", SHAPE, 0), deltas, masks, price, drift)
-    w = weight(penalty=SharedPenalty.retroactive(past, snap=1e-3))
+    w = weight(penalty=SharedPenalty.retroactive(past, still=True))
     if not fused:
         w.kernel = None
     for step in range(400):
@@ -127,7 +127,6 @@ def test_past_tasks_stay_where_they_are_though_the_shared_weights_eat_up_their_d
         if step % 10 == 9:
             w.refresh()
     moved = w.shared - w.before
-    assert not ((moved != 0) & (moved.abs() < 1e-3)).any()
     dropped = 0
     for delta, mask in zip(deltas, masks, strict=True):
         new = rewrite(delta, mask, moved, far(moved, reach), 0, reach, still=True)

@@ -251,11 +251,11 @@ class SharedPenalty:
         return cls(Curve(0.0, 2.0 * strength, float("inf")))
 
     @classmethod
-    def retroactive(cls, past: PastTasks, snap: float = 0.0) -> SharedPenalty:
+    def retroactive(cls, past: PastTasks, still: bool = False) -> SharedPenalty:
         """Return the penalty of keeping all past tasks where they are.
 
-        A movement costs every past task a number, however small it is. One of at most `snap` is
-        not made, and where that little is left of a past delta, all of it is eaten up.
+        With `still` the shared weights do not move by so little that no past task would mind, and
+        past one whose delta they have eaten up but for so little: see `rewrite`.
         """
         weight, l1, l2 = past.weight, past.l1, past.l2
         spread = weight.broadcast()
@@ -271,6 +271,7 @@ class SharedPenalty:
             curvature.view(-1).index_add_(0, index, -2 * l2 * m * m)
             linear.view(-1).index_add_(0, index, -l1 * m * delta.values.sign())
             close.append(index[delta.values.abs() < 2 * past.reach])
+        snap = past.reach if still else 0.0
         penalty = cls(Curve(linear, curvature.clamp_(min=0), bound.clamp_(min=0), snap=snap))
         penalty._past, penalty._close = past, torch.cat(close)
         # Beyond its widest dead zone a channel's curve is saturated; before its narrowest, it is
@@ -341,6 +342,8 @@ class SharedPenalty:
         dense = self.curve.at(at)
         curvature = torch.where(squares > 0, 2 * past.l2 * squares, dense.curvature)
         bound = torch.where(squares > 0, past.l1 * masks, dense.bound)
+        # A dead zone is as much wider as a mask is small.
+        snap = self.curve.snap * torch.where(squares > 0, masks / squares, 1.0)
         # Between quadratic and saturated, follow the chord from here to where all saturate.
         chord = between & (squares == 0)
         pull = torch.minimum((exact - dense.linear).abs(), bound)
@@ -349,7 +352,7 @@ class SharedPenalty:
         slope = torch.maximum(slope, pull / (100 * here.abs()).clamp(min=1e-12))
         curvature = torch.where(chord, slope.clamp(min=1e-12), curvature)
         centre = torch.where(chord, here - here.sign() * pull / curvature, centre)
-        snap = torch.where(chord, -1.0, self.curve.snap)  # a chord's centre is no place to rest at
+        snap = torch.where(chord, -1.0, snap)  # a chord's centre is no place to rest at
         low = torch.where(chord & (here > 0), narrow, low)
         high = torch.where(chord & (here < 0), -narrow, high)
         curve = Curve(0.0, curvature, bound, centre, snap, low, high)

@@ -37,9 +37,8 @@ from sigmatau.methods.descent import PAPER
 from sigmatau.methods.registry import register
 from sigmatau.training import Loss, Trainee
 
-# A movement of the shared weights that is not worth what it costs past tasks, as a part of the
-# learning rate. If they could drift no further than that, they are kept to rounding.
-WORTHLESS = 0.1
+# Past tasks are kept to rounding if the dead zone is at most this part of the learning rate.
+WORTHLESS = 0.02
 
 
 @register("apd-fixed", retroactive="off")
@@ -139,12 +138,11 @@ class APDNet(Method[APDState]):
             if state.importance is not None:
                 strength = chosen.l2 * state.importance()[weight.name]
             return SharedPenalty.quadratic(strength)
-        snap = WORTHLESS * chosen.lr if self._still else 0.0
-        return SharedPenalty.retroactive(self._past(state, weight), snap)
+        return SharedPenalty.retroactive(self._past(state, weight), self._still)
 
     @property
     def _still(self) -> bool:
-        """Return whether past tasks stay to rounding, rather than to within the dead zone."""
+        """Return whether what a past task may drift by is too little to be worth any drift."""
         return dead_zone(self.settings.price, self.settings.l2) <= WORTHLESS * self.settings.lr
 
     def _past(self, state: APDState, weight: Weight) -> PastTasks:
