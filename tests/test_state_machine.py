@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from torch import Tensor
 
 import sigmatau
-from sigmatau.core.learner import WORTHLESS
 from sigmatau.core.proximal import soft_threshold
+from sigmatau.core.retroactive import EATEN
+from sigmatau.methods.apd import WORTHLESS
 
 from .conftest import blobs, small_mlp
 
@@ -91,7 +92,7 @@ class Life(RuleBasedStateMachine):
                     drift = self.mask[past][name] * moved
                     residual = self.delta[past][name] - drift
                     if reach <= WORTHLESS * chosen.lr:
-                        dropped = (drift != 0) & (residual.abs() <= 2 * reach)
+                        dropped = (drift != 0) & (residual.abs() <= EATEN * reach)
                         self.delta[past][name] = residual.masked_fill(dropped, 0.0)
                     else:
                         self.delta[past][name] = soft_threshold(residual, reach)
