@@ -342,6 +342,15 @@ def test_a_budget_is_never_exceeded_and_used_up(
     assert net.infos["2"].growth == report.growth
 
 
+def test_a_budget_can_grow_more_slowly_than_the_number_of_tasks() -> None:
+    net = learnt(*"abcdef", budget=0.7, budget_growth=0.5)
+    entries = [part().nonzeros for part in net._memory.state.tasks.values()]
+    assert entries[0] == 0
+    for n in range(1, 6):
+        assert 0 <= entries[1] * n**0.5 - sum(entries[: n + 1]) < n
+    assert net.infos["b"].growth > 0.7 - 2 / net.layout.size
+
+
 def test_a_budget_too_small_for_masks_and_biases_is_refused() -> None:
     strict = sigmatau.APDNet(small_conv(), budget=0.01, **QUICK)
     strict.learn("a", blobs(0, shape=IMAGE))
@@ -485,6 +494,7 @@ def test_l1_holds_for_its_part_of_the_training_and_chooses() -> None:
         ({"epochs": 0}, "epochs=0"),
         ({"budget": 1.5}, "budget=1.5"),
         ({"budget": 0.1, "l1": 1e-3}, "l1 or budget"),
+        ({"budget_growth": 0.5}, "budget_growth needs a budget"),
         ({"sparse": False, "budget": 0.1}, "sparse=False"),
         ({"budget": 0.1, "retroactive": "gradient"}, "retroactive"),
         ({"budget": 0.1, "l1_until": 0.5}, "needs an l1"),

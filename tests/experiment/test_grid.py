@@ -71,6 +71,13 @@ def test_cells_that_another_folder_has_finished_are_taken_over(tmp_path: Path) -
     assert run_grid(wider, again, Local(1)).before == 4
     other = tiny_recipe(methods=[named], seeds=[1])
     assert run_grid(other, tmp_path / "other", Local(1), reuse=[once]).taken == 0
+    for path in once.glob("cells/*/result.json"):  # as if from before there was a weight decay
+        result = json.loads(path.read_text())
+        assert result["config"]["settings"].pop("weight_decay") == 1e-4
+        path.write_text(json.dumps(result))
+    assert run_grid(wider, tmp_path / "later", Local(1), reuse=[once]).taken == 2
+    decayed = tiny_recipe(methods=[{**named, "settings": {"weight_decay": 0.1}}])
+    assert run_grid(decayed, tmp_path / "decayed", Local(1), reuse=[once]).taken == 0
     with pytest.raises(FileError, match="check --reuse"):
         run_grid(wider, tmp_path / "none", Local(1), reuse=[tmp_path / "missing"])
 

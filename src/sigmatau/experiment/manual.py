@@ -28,8 +28,7 @@ def show_settings(entry: Entry, out: Console) -> None:
     """Print the settings of a method, and those published for a stream."""
     table = Table("setting", "default", "what it is", title=f"{entry.name}: {_about(entry)}")
     for key, field in entry.cls.Settings.model_fields.items():
-        default = entry.preset.get(key, field.get_default(call_default_factory=True))
-        table.add_row(key, _value(default), field.description or "")
+        table.add_row(key, _value(entry.defaults[key]), field.description or "")
     out.print(table)
     lines = [
         f"published for {stream}: {_pairs(settings)}"

@@ -2,14 +2,15 @@
 
 Recipes overlap: an ablation begins with a row of the main table, and a figure shows some of its
 cells. Two cells are the same work if all they were resolved to is the same: stream, order, seed,
-network, and every setting of the method, whether given or a default.
+network, and every setting of the method, whether given or a default. A setting that a finished cell
+does not know yet had its default there.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sigmatau.errors import FileError
 from sigmatau.experiment.build import Plan
 from sigmatau.experiment.config import Cell
 from sigmatau.experiment.files import FORMAT, locked, make_folder, read_json, write_json
+from sigmatau.methods import registry
 
 BESIDE = ("metrics.jsonl", "parameters.json")
 
@@ -43,13 +45,17 @@ def _finished(sources: Sequence[Path]) -> dict[str, Path]:
             raise FileError(f"no results folder {source} to take cells from: check --reuse")
         for path in sorted(source.glob("cells/*/result.json")):
             result = read_json(path)
-            if isinstance(result, dict) and result.get("format") == FORMAT:
-                found.setdefault(_work(result.get("config")), path.parent)
+            if not isinstance(result, dict) or result.get("format") != FORMAT:
+                continue
+            if result["config"]["method"] in registry.names():
+                found.setdefault(_work(result["config"]), path.parent)
     return found
 
 
-def _work(resolved: Any) -> str:
-    return json.dumps(resolved, sort_keys=True)
+def _work(resolved: Mapping[str, Any]) -> str:
+    defaults = registry.entry(resolved["method"]).defaults
+    whole = {**resolved, "settings": {**defaults, **resolved["settings"]}}
+    return json.dumps(whole, sort_keys=True)
 
 
 def _copy(source: Path, cell: Cell, folder: Path) -> bool:

@@ -111,7 +111,7 @@ class APDNet(Method[APDState]):
             return Trainee(module, criterion, adam)
         if chosen.retroactive == "gradient":
             return self._reference(state, module, criterion)
-        entries = None if chosen.budget is None else self._entries(chosen.budget)
+        entries = None if chosen.budget is None else self._entries(chosen.budget, len(state.tasks))
         parameters = dict(module.named_parameters())
         weights = []
         for weight in self.layout.weights:
@@ -151,8 +151,8 @@ class APDNet(Method[APDState]):
         masks = [part.masks.get(weight.name) for part in parts]
         return PastTasks(weight, deltas, masks, self.settings.price, self.settings.l2)
 
-    def _entries(self, budget: float) -> int:
-        """Return how many entries of deltas a task may have within the budget."""
+    def _entries(self, budget: float, past: int) -> int:
+        """Return how many entries of deltas the budget has for a task that comes after `past`."""
         masks = sum(w.channels for w in self.layout.weights) if self.settings.mask else 0
         sizes = {**self.layout.shapes, **self.layout.buffers}
         own = sum(int(np.prod(sizes[n])) for n in (*self.layout.own, *self.layout.buffers))
@@ -163,7 +163,9 @@ class APDNet(Method[APDState]):
                 f"budget={budget:g} is less than what a task needs for its masks, biases and "
                 f"normalisation: {least:.4f}. Raise it above that"
             )
-        return entries
+        # Together, n tasks after the first have n**power times what one of them alone has.
+        power = self.settings.budget_growth
+        return int(entries * (past**power - (past - 1) ** power))
 
     def _reference(self, state: APDState, module: nn.Module, criterion: Loss) -> Trainee:
         past = {weight.name: self._past(state, weight) for weight in self.layout.weights}

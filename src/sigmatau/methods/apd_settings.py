@@ -24,6 +24,9 @@ class APDSettings(TrainingSettings):
     budget_settled: float = Field(
         0.5, gt=0, lt=1, description="share of the training after which the budget is met"
     )
+    budget_growth: float = Field(
+        1.0, gt=0, le=1, description="n later tasks share n**this times one task's budget"
+    )
     l1_until: float = Field(
         1.0,
         gt=0,
@@ -53,6 +56,8 @@ class APDSettings(TrainingSettings):
             raise ValueError("give l1 or budget, not both: a budget finds the sparsity itself")
         if not self.sparse and (self.budget is not None or self.l1 is not None):
             raise ValueError("sparse=False contradicts l1 and budget: leave them out")
+        if self.budget is None and self.budget_growth != 1:
+            raise ValueError("budget_growth needs a budget, which it makes smaller task by task")
         if self.budget is not None and self.retroactive == "gradient":
             raise ValueError("a budget needs retroactive='closed' or 'off'")
         if self.l1_until < 1 and (self.price == 0 or self.retroactive == "gradient"):

@@ -25,6 +25,13 @@ class Entry:
     cls: type[Method[Any]]
     preset: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Return every setting with the value it has if nothing is given."""
+        fields = self.cls.Settings.model_fields.items()
+        usual = {key: field.get_default(call_default_factory=True) for key, field in fields}
+        return {**usual, **self.preset}
+
     def settings(self, stream: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings published for a stream, the name's own, and those given."""
         published = self.cls.published.get(stream, {}) if stream is not None else {}
