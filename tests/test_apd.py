@@ -71,7 +71,7 @@ def test_every_variant_learns_and_survives_its_file(variant: str, tmp_path) -> N
 
 @pytest.mark.parametrize("variant", ["apd1", "apd2", "gradient", "fixed-shared", "budget"])
 def test_earlier_tasks_stay_where_they_are(variant: str) -> None:
-    net = learnt("a", "b", **{**VARIANTS[variant], "beta": 1e-6})
+    net = learnt("a", "b", **VARIANTS[variant])
     x, before = blobs(5)[0], {}
     before = {task: net.predict(task, x) for task in net.tasks}
     net.learn("c", blobs(7))

@@ -41,7 +41,7 @@ def test_run_writes_a_cell_and_tells_of_it(tmp_path: Path) -> None:
 def test_every_default_can_be_printed() -> None:
     shown = yaml.safe_load(command("run", "digits", "apd1", "--show", "--set", "budget=0.05"))
     assert shown["settings"]["budget"] == 0.05
-    assert shown["settings"]["beta"] == 0.01
+    assert shown["settings"]["beta"] == 1e-6
     assert shown["backbone"]["name"] == "mlp"
 
 

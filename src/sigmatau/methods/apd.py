@@ -63,8 +63,8 @@ class APDNet(Method[APDState]):
     can_forget = True
     # The middle ones where the paper names several (Yoon et al. 2020).
     published: ClassVar = {
-        "split-cifar100": {**PAPER["split-cifar100"], "l1": 4e-4},
-        "superclass-cifar100": {**PAPER["superclass-cifar100"], "l1": 4e-4},
+        "split-cifar100": {**PAPER["split-cifar100"], "l1": 4e-4, "beta": 1e-2},
+        "superclass-cifar100": {**PAPER["superclass-cifar100"], "l1": 4e-4, "beta": 1e-2},
         "omniglot-rotation": {
             **PAPER["omniglot-rotation"],
             "l1": 4e-4,

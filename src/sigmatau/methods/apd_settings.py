@@ -47,7 +47,9 @@ class APDSettings(TrainingSettings):
     )
     consolidate_every: int = Field(0, ge=0, description="tasks between consolidations, 0 for none")
     groups: int = Field(2, ge=1, description="groups added at each consolidation")
-    beta: float = Field(1e-2, ge=0, description="how far members of a group may lie apart")
+    beta: float = Field(
+        1e-6, ge=0, description="how far merged entries may lie apart; the paper's 1e-2 forgets"
+    )
     fisher_samples: int = Field(1000, ge=1, description="samples for the EWC penalty's Fisher")
 
     @model_validator(mode="after")
