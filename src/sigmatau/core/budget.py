@@ -1,8 +1,8 @@
 """A growth budget: choose the entries of the deltas that are worth their place, within a count.
 
 A delta starts without any sparsity and is cut back to its strongest entries in several rounds, fast
-at first and slowly at last, while it trains; then those that are left are trained on alone. That
-beats an l1 penalty at equal size, which shrinks what it keeps (docs/budget.md).
+at first and slowly at last, while it trains; then those that are left are trained on alone. An l1
+penalty shrinks what it keeps; docs/budget.md compares the two at equal size.
 """
 
 from __future__ import annotations
