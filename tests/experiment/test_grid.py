@@ -78,6 +78,9 @@ def test_cells_that_another_folder_has_finished_are_taken_over(tmp_path: Path) -
     assert run_grid(wider, tmp_path / "later", Local(1), reuse=[once]).taken == 2
     decayed = tiny_recipe(methods=[{**named, "settings": {"weight_decay": 0.1}}])
     assert run_grid(decayed, tmp_path / "decayed", Local(1), reuse=[once]).taken == 0
+    result["config"]["method"] = "of-someone-else"
+    path.write_text(json.dumps(result))
+    assert run_grid(wider, tmp_path / "foreign", Local(1), reuse=[once]).taken == 1
     with pytest.raises(FileError, match="check --reuse"):
         run_grid(wider, tmp_path / "none", Local(1), reuse=[tmp_path / "missing"])
 

@@ -25,7 +25,7 @@ class APDSettings(TrainingSettings):
         0.5, gt=0, lt=1, description="share of the training after which the budget is met"
     )
     budget_growth: float = Field(
-        1.0, gt=0, le=1, description="n later tasks share n**this times one task's budget"
+        1.0, gt=0, le=1, description="n later tasks share n**this times one task's entries"
     )
     l1_until: float = Field(
         1.0,
