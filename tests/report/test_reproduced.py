@@ -160,6 +160,15 @@ def test_a_baseline_that_misses_needs_a_reason_in_the_notes(tmp_path: Path) -> N
     assert judged(told, "split-cifar100", "EWC", "to STL")[2] == "reason in the notes"
 
 
+def test_a_baseline_whose_paper_has_no_stl_is_not_judged(tmp_path: Path) -> None:
+    folder = results(tmp_path)
+    for name in ("stl", "hat"):
+        put(folder / "hetero8", two(name, name.upper(), "A", 55, 54, stream="hetero8"))
+    told = text(folder)
+    assert "| HAT | 80.36 |" in told
+    assert not [row for row in line(told, "hetero8") if "to STL" in row[2]]
+
+
 def test_what_apd_forgets_and_what_a_drop_moves_is_told(tmp_path: Path) -> None:
     folder = results(tmp_path)
     config = {"settings": {"l2": 100.0}}
