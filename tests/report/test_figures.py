@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 from sigmatau.errors import DataError
 from sigmatau.report import drift, figures, static, tables
 from sigmatau.report.fits import fits
-from sigmatau.report.plot import Figure, log_ticks
+from sigmatau.report.plot import Figure, Panel, Series, x_ticks
 from sigmatau.report.results import read
 
 from .made import TASKS, gallery, put, result, wander
@@ -136,9 +136,20 @@ def test_a_plane_needs_vectors_of_one_size() -> None:
 @pytest.mark.parametrize("low", [0.3, 1, 90, 100])
 @pytest.mark.parametrize("ratio", [1, 1.1, 2, 10, 1000])
 def test_a_logarithmic_axis_has_a_few_round_ticks(low: float, ratio: float) -> None:
-    ticks = log_ticks([low, low * ratio])
+    ticks = x_ticks(Panel("", [Series("", [low, low * ratio], [0, 0])], log_x=True))
     assert 1 <= len(ticks) <= 10
     assert all(0.89 * low <= tick <= 1.11 * low * ratio for tick in ticks)
+
+
+@pytest.mark.parametrize("low", [0, 1, 6, 11])
+@pytest.mark.parametrize("span", [0, 1, 2, 9, 10, 11, 19, 99, 1234])
+def test_an_axis_of_counts_has_a_few_whole_ticks(low: int, span: int) -> None:
+    panel = Panel("", [Series("", [low, low + span], [0, 0])], whole_x=True)
+    ticks = x_ticks(panel)
+    assert 1 <= len(ticks) <= 11
+    assert all(low <= tick <= low + span for tick in ticks)
+    assert all(text == str(int(tick)) for tick, text in ticks.items())
+    assert not x_ticks(Panel("", panel.series))
 
 
 def test_files_show_every_panel_and_are_the_same_each_time(tmp_path: Path) -> None:

@@ -156,7 +156,9 @@ def forgetting_curves(table: Table, tasks: Sequence[int] = TASKS) -> Figure | No
             scores += curve
             series.append(Series(group.label, x, curve, hues[group.label], "line", hover=hover))
         if series:
-            panels.append(Panel(f"task {place}", series, "tasks learnt", "accuracy, %"))
+            panels.append(
+                Panel(f"task {place}", series, "tasks learnt", "accuracy, %", whole_x=True)
+            )
     if not panels:
         return None
     span = _padded(scores)
@@ -204,7 +206,7 @@ def growth(table: Table) -> Figure | None:
         + ("STL, 100 % a task, is left out. " if len(others) < len(table.groups) else "")
         + "; ".join(told)
         + ".",
-        [Panel("", series, "tasks learnt (t)", "capacity (paper), %")],
+        [Panel("", series, "tasks learnt (t)", "capacity (paper), %", whole_x=True)],
         wide=True,
     )
 

@@ -17,9 +17,8 @@ from sigmatau.report.plot import (
     Series,
     colour,
     crowding,
-    log_ticks,
     shape,
-    shown_ticks,
+    x_ticks,
 )
 from sigmatau.report.results import Results, Run
 from sigmatau.report.tables import Table
@@ -119,14 +118,13 @@ def _plotly(panel: Panel) -> dict[str, Any]:
     x: dict[str, Any] = {"title": {"text": panel.x}, "automargin": True}
     y: dict[str, Any] = {"title": {"text": panel.y}, "automargin": True}
     if panel.log_x:
-        ticks = log_ticks(v for series in panel.series for v in series.x)
-        x |= {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+        x["type"] = "log"
+    if ticks := x_ticks(panel):
+        x |= {"tickvals": list(ticks), "ticktext": list(ticks.values())}
     if panel.y_range:
         y["range"] = list(panel.y_range)
     if panel.ticks:
-        places = shown_ticks(panel)
-        x |= {"tickvals": places, "ticktext": [panel.ticks[k] for k in places], "tickangle": 0}
-        x |= {"range": [-0.6, len(panel.ticks) - 0.4]}
+        x |= {"tickangle": 0, "range": [-0.6, len(panel.ticks) - 0.4]}
     return {"data": [_trace(s) for s in panel.series], "layout": {"xaxis": x, "yaxis": y}}
 
 

@@ -5,7 +5,8 @@ The page draws it with Plotly, the files are drawn with matplotlib; neither is n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,18 +39,6 @@ def shape(hue: int) -> str:
     return SHAPES[hue // len(COLOURS) % len(SHAPES)]
 
 
-def log_ticks(values: Iterable[float]) -> list[float]:
-    """Return round numbers for a logarithmic axis over some positive values."""
-    found = list(values)
-    low, high = min(found), max(found)
-    for steps in ((1,), (1, 2, 5), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)):
-        ticks = [float(f"{step}e{power}") for power in range(-6, 9) for step in steps]
-        ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
-        if len(ticks) > 2:
-            return ticks
-    return sorted({float(f"{low:.3g}"), float(f"{high:.3g}")})
-
-
 @dataclass(frozen=True)
 class Series:
     """Points under one name, which is what the legend shows and a click hides.
@@ -79,6 +68,7 @@ class Panel:
     y: str = ""
     ticks: Sequence[str] = ()  # what stands at the places 0, 1, 2, ... of the x axis
     log_x: bool = False
+    whole_x: bool = False  # x counts something
     y_range: tuple[float, float] | None = None
 
 
@@ -102,11 +92,34 @@ class Figure:
         return list(found.values())
 
 
-def shown_ticks(panel: Panel) -> list[int]:
-    """Return the places whose ticks there is room for."""
-    count = len(panel.ticks)
-    step = 1 if count <= 12 else 2 if count <= 24 else 10
-    return list(range(step - 1, count, step))
+def x_ticks(panel: Panel) -> dict[float, str]:
+    """Return what stands where on the x axis; nothing where any round numbers will do."""
+    if panel.ticks:
+        count = len(panel.ticks)
+        step = 1 if count <= 12 else 2 if count <= 24 else 10
+        return {place: panel.ticks[place] for place in range(step - 1, count, step)}
+    values = [x for series in panel.series for x in series.x]
+    chosen = _log(values) if panel.log_x else _whole(values) if panel.whole_x else []
+    return {tick: f"{tick:g}" for tick in chosen}
+
+
+def _log(values: Sequence[float]) -> list[float]:
+    """Return round numbers for a logarithmic axis over some positive values."""
+    low, high = min(values), max(values)
+    for steps in ((1,), (1, 2, 5), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)):
+        ticks = [float(f"{step}e{power}") for power in range(-6, 9) for step in steps]
+        ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
+        if len(ticks) > 2:
+            return ticks
+    return sorted({float(f"{low:.3g}"), float(f"{high:.3g}")})
+
+
+def _whole(values: Sequence[float]) -> list[float]:
+    """Return at most eleven multiples of a round whole number."""
+    low, high = min(values), max(values)
+    steps = (step * 10**power for power in range(9) for step in (1, 2, 5))
+    step = next(step for step in steps if high - low <= 10 * step)
+    return [float(tick) for tick in range(math.ceil(low / step) * step, int(high) + 1, step)]
 
 
 def crowding(series: Series) -> float:

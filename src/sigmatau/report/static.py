@@ -14,9 +14,8 @@ from sigmatau.report.plot import (
     Series,
     colour,
     crowding,
-    log_ticks,
     shape,
-    shown_ticks,
+    x_ticks,
 )
 
 if TYPE_CHECKING:
@@ -87,15 +86,12 @@ def _panel(axis: Axes, panel: Panel) -> None:
     axis.set_xlabel(panel.x)
     axis.set_ylabel(panel.y)
     if panel.log_x:
-        ticks = log_ticks(x for series in panel.series for x in series.x)
         axis.set_xscale("log")
-        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_xticks([], minor=True)
+    if ticks := x_ticks(panel):
+        axis.set_xticks(list(ticks), list(ticks.values()), fontsize=7 if panel.ticks else None)
     if panel.y_range:
         axis.set_ylim(*panel.y_range)
-    if panel.ticks:
-        places = shown_ticks(panel)
-        axis.set_xticks(places, [panel.ticks[k] for k in places], fontsize=7)
 
 
 def _series(axis: Axes, series: Series, bars: list[Series]) -> None:
