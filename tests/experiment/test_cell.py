@@ -84,6 +84,21 @@ def test_orders_of_a_seed_share_split_and_first_network(tmp_path: Path) -> None:
     assert one["network"] != elsewhere["network"]
 
 
+def test_capacity_is_told_in_networks_of_the_base(tmp_path: Path) -> None:
+    own = run_cell(tiny("stl"), tmp_path / "own")
+    half = run_cell(tiny("stl", base={"widths": [4, 6]}), tmp_path / "half")
+    assert own is not None
+    assert half is not None
+    sizes = [64 * a + a + a * 6 + 6 + 6 * 2 + 2 for a in (8, 4)]
+    ratio = pytest.approx(sizes[0] / sizes[1])
+    assert half["capacity"]["strict"] / own["capacity"]["strict"] == ratio
+    assert half["growth"] == dict.fromkeys(half["task_names"], ratio)
+    assert half["capacity_curve"][0] == ratio  # one task, one head
+    assert half["accuracy_matrix"] == own["accuracy_matrix"]
+    with pytest.raises(ConfigError, match="backbone 'mlp'"):
+        run_cell(tiny(base={"wide": 3}), tmp_path / "none")
+
+
 def test_a_finished_cell_is_not_run_again(tmp_path: Path) -> None:
     first = run_cell(tiny(), tmp_path)
     before = (tmp_path / "result.json").stat().st_mtime_ns

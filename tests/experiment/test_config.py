@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sigmatau.errors import ConfigError
-from sigmatau.experiment.config import Cell, Recipe, assign, backbone_of, parse, settings_of
+from sigmatau.experiment.config import Cell, Recipe, assign, network, parse, settings_of
 from tests.experiment.conftest import tiny, tiny_recipe
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.yaml"))
@@ -121,9 +121,18 @@ def test_given_settings_go_before_published_ones_and_those_before_the_streams() 
 
 
 def test_another_backbone_does_not_inherit_the_options_of_the_usual_one() -> None:
-    assert backbone_of(tiny(backbone={"name": "lenet"})) == {"name": "lenet"}
-    assert backbone_of(tiny(backbone="lenet")) == {"name": "lenet"}
-    assert backbone_of(tiny(backbone={"widths": [3, 3]})) == {"name": "mlp", "widths": [3, 3]}
+    assert tiny(backbone="lenet").backbone == {"name": "lenet"}
+    assert network("digits", {"name": "lenet"}) == {"name": "lenet"}
+    assert network("digits", {"widths": [3, 3]}) == {"name": "mlp", "widths": [3, 3]}
+
+
+def test_a_row_with_a_network_of_its_own_is_measured_by_that_of_the_recipe() -> None:
+    wide = {"method": "finetune", "backbone": {"widths": [9, 9]}}
+    small, large = tiny_recipe(methods=["finetune", wide], orders=["A"]).cells()
+    assert small.base is None
+    assert large.base == small.backbone != large.backbone
+    third = tiny_recipe(methods=[wide], orders=["A"], base={"widths": [3, 3]}).cells()[0]
+    assert third.base == {"widths": [3, 3]}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: f"{p.parent.name}-{p.stem}")

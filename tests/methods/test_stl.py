@@ -51,6 +51,20 @@ def test_capacity_is_one_network_a_task():
     assert [info.growth for info in net.infos.values()] == [1, 1, 1]
 
 
+def test_capacity_in_networks_of_another_width():
+    from safetensors.torch import save
+
+    net, narrow = learnt([0, 1, 2]), mlp((1, 8, 8), 2, (4,))
+    assert net.capacity(backbone()) == net.capacity()
+    own, other = net.capacity(), net.capacity(narrow)
+    trunk, head = 64 * 4 + 4, 4 * 2 + 2
+    assert other.strict == pytest.approx(3 * net.layout.size / (trunk + head))
+    wide = net.layout.trunk_size + 3 * (16 * 2 + 2)
+    assert other.paper / own.paper == pytest.approx(wide / (trunk + 3 * head))
+    files = [len(save(m.state_dict())) for m in (backbone(), narrow)]
+    assert other.bytes / own.bytes == pytest.approx(files[0] / files[1], rel=0.01)
+
+
 def test_forgetting_leaves_the_others_and_nothing_behind():
     net = learnt([0, 1, 2])
     before = outputs(net)

@@ -93,6 +93,10 @@ class Layout:
         """Return how many numbers the network has, with its one head."""
         return sum(prod(shape) for shape in self.shapes.values())
 
+    def head_size(self, outputs: int) -> int:
+        """Return how many numbers a head of so many outputs has."""
+        return sum(outputs * prod(self.shapes[name][1:]) for name in self.head_parameters)
+
     def fingerprint(self) -> str:
         """Return a digest of the structure, to recognise the network a file belongs to."""
         parts = {**self.shapes, **self.buffers}

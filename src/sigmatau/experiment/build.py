@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sigmatau import backbones, streams
 from sigmatau.errors import ConfigError
-from sigmatau.experiment.config import Cell, backbone_of, settings_of
+from sigmatau.experiment.config import Cell, network, settings_of
 from sigmatau.methods import Method, registry
 from sigmatau.scoring import Metric, accuracy_of
 from sigmatau.streams.base import Pair, Stream, Task
@@ -47,11 +47,8 @@ class Plan:
         self.names = [self.stream.task_names[i] for i in self.indices]
         self.metric: Metric = {"accuracy": accuracy_of, "auroc": auroc_of}[self.stream.metric]
         self.drops = self._drops()
-        self.network = {
-            "input_shape": list(self.stream.input_shape),
-            "outputs": _classes(*key),
-            **backbone_of(cell),
-        }
+        self.ends = {"input_shape": list(self.stream.input_shape), "outputs": _classes(*key)}
+        self.network = {**self.ends, **network(cell.stream, cell.backbone)}
 
     def task(self, place: int) -> Task:
         """Build the task at a place of the order, with no more rows than the cell allows."""
@@ -64,7 +61,16 @@ class Plan:
 
     def backbone(self) -> nn.Module:
         """Build the network; cells of the same seed start from the same one."""
-        options = dict(self.network)
+        return self._built(self.network)
+
+    def base(self) -> nn.Module | None:
+        """Build the network that capacity is a share of, if it is not the cell's own."""
+        if self.cell.base is None:
+            return None
+        return self._built({**self.ends, **network(self.cell.stream, self.cell.base)})
+
+    def _built(self, options: dict[str, Any]) -> nn.Module:
+        options = dict(options)
         name, shape = str(options.pop("name")), tuple(options.pop("input_shape"))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.cell.seed)

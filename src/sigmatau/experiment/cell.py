@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 import sigmatau
 from sigmatau import methods, metrics
+from sigmatau.capacity import Capacity
 from sigmatau.errors import ConfigError, FileError, SigmatauError
 from sigmatau.experiment.build import Plan
 from sigmatau.experiment.checkpoint import Checkpoint, Recorder, Scores
@@ -125,6 +127,8 @@ class _Run:
         self.plan = Plan(cell, root)
         self.method = self.plan.method()
         self.resolved = self.plan.resolved(self.method)
+        self.base = self.plan.base()
+        self._capacity()  # a base that does not fit is refused before anything is learnt
         self.tests: dict[int, Pair] = {}
         self.began, self.beaten = time.time(), 0.0
         self.overhead, self.told = 0.0, told
@@ -207,7 +211,8 @@ class _Run:
 
     def _measure(self, place: int, kept: Checkpoint) -> None:
         progress, names = kept.progress, self.plan.names
-        progress.growth.append(self.method.infos[names[place]].growth)
+        share = 1.0 if self.base is None else self.method.layout.size / _size(self.base)
+        progress.growth.append(self.method.infos[names[place]].growth * share)
         drops = self.plan.drops.get(place + 1, [])
         all_of_them = self.cell.evaluate == "all" or drops or place == len(names) - 1
         scores = self._scores(place, 0 if all_of_them else place)
@@ -218,7 +223,7 @@ class _Run:
             progress.drops.append(told)
             scores = after
         progress.rows.append(scores)
-        progress.capacity.append(self.method.capacity().paper)
+        progress.capacity.append(self._capacity().paper)
         progress.overhead.append(self.overhead)
         self.overhead = 0.0
         if self.cell.trace:
@@ -240,6 +245,9 @@ class _Run:
         if place not in self.tests:
             self.tests[place] = self.plan.task(place).test
         return self.tests[place]
+
+    def _capacity(self) -> Capacity:
+        return self.method.capacity(self.base)
 
     def _vector(self, task: str) -> torch.Tensor:
         """Return the trunk's weights for a task, end to end."""
@@ -300,7 +308,7 @@ class _Run:
                 "worst": metrics.worst_forgetting(square),
             },
             "final": {plan.names[i]: last[i] for i in stays},
-            "capacity": asdict(self.method.capacity()),
+            "capacity": asdict(self._capacity()),
             "capacity_curve": progress.capacity,
             "growth": dict(zip(plan.names, progress.growth, strict=True)),
             "drops": [
@@ -335,6 +343,10 @@ def machine() -> dict[str, Any]:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         name = next((t.partition(":")[2].strip() for t in lines if t.startswith("model n")), name)
     return {"cpu": name, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+
+
+def _size(network: nn.Module) -> int:
+    return sum(p.numel() for p in network.parameters())
 
 
 def _named(names: list[str], scores: Scores) -> dict[str, float]:

@@ -42,6 +42,9 @@ class Common(Settings):
     tasks: int | None = Field(None, ge=1, description="learn only the first so many of the order")
     rows: dict[Part, int] = Field({}, description="at most so many rows of a task's train/val/test")
     backbone: dict[str, Any] = Field({}, description="its name and options; others as by default")
+    base: dict[str, Any] | None = Field(
+        None, description="the backbone that capacity is a share of, if it is not the same one"
+    )
     settings: dict[str, Any] = Field({}, description="settings of the method")
     evaluate: Literal["all", "last"] = Field(
         "all", description="score all tasks so far after each task, or only after the last"
@@ -62,7 +65,7 @@ class Common(Settings):
         5.0, ge=0, description="an epoch's end is saved if the last was so long ago"
     )
 
-    @field_validator("backbone", mode="before")
+    @field_validator("backbone", "base", mode="before")
     @classmethod
     def _by_name(cls, backbone: Any) -> Any:
         return {"name": backbone} if isinstance(backbone, str) else backbone
@@ -127,7 +130,10 @@ class Cell(Common):
 
 
 class Row(Settings):
-    """A method in a recipe; `vary` makes one row of each combination of its values."""
+    """A method in a recipe; `vary` makes one row of each combination of its values.
+
+    The capacity of a row with a `backbone` of its own is told in networks of the recipe.
+    """
 
     method: str
     label: str | None = None
@@ -170,6 +176,7 @@ class Recipe(Common):
             own = {**row.settings, **varied}
             label = row.label and " ".join([row.label, *_told(varied)])
             own_net = {} if row.backbone is None else row.backbone
+            base = self.backbone if self.base is None and own_net else self.base
             name = ".".join([row.method, *_told(own), *_told(own_net)])
             cell = Cell.of(
                 {
@@ -181,6 +188,7 @@ class Recipe(Common):
                     "label": label or " ".join([row.method, *_told(own), *_told(own_net)]),
                     "settings": {**self.settings, **own},
                     "backbone": {**self.backbone, **own_net},
+                    "base": base,
                 }
             )
             if cell.id in found:
@@ -239,12 +247,12 @@ def assign(pairs: Iterable[str]) -> dict[str, Any]:
     return fields
 
 
-def backbone_of(cell: Cell) -> dict[str, Any]:
-    """Return the name and options of the cell's network."""
-    usual = defaults.of(cell.stream).backbone
-    if cell.backbone.get("name", usual["name"]) != usual["name"]:
-        return dict(cell.backbone)
-    return {**usual, **cell.backbone}
+def network(stream: str, backbone: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the name and all options of a network: those given, and what is usual there."""
+    usual = defaults.of(stream).backbone
+    if backbone.get("name", usual["name"]) != usual["name"]:
+        return dict(backbone)
+    return {**usual, **backbone}
 
 
 def settings_of(cell: Cell) -> dict[str, Any]:

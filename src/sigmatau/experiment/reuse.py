@@ -53,8 +53,9 @@ def _finished(sources: Sequence[Path]) -> dict[str, Path]:
 
 
 def _work(resolved: Mapping[str, Any]) -> str:
+    usual = {k: field.get_default() for k, field in Cell.model_fields.items()}
     defaults = registry.entry(resolved["method"]).defaults
-    whole = {**resolved, "settings": {**defaults, **resolved["settings"]}}
+    whole = {**usual, **resolved, "settings": {**defaults, **resolved["settings"]}}
     return json.dumps(whole, sort_keys=True)
 
 

@@ -303,19 +303,22 @@ class Method(ABC, Generic[S]):
             infos = {name: info for name, info in memory.infos.items() if name != task}
             self._memory = Memory(self._drop(memory.state, task), infos)
 
-    def capacity(self) -> Capacity:
-        """Return how much is stored, as fractions of the base network."""
+    def capacity(self, base: nn.Module | None = None) -> Capacity:
+        """Return how much is stored, as fractions of the base network.
+
+        That is the backbone, or `base`: another width of it, to compare networks of two sizes.
+        """
         records, meta = self._file()
         counts = {n: count(_opened(record)) for n, record in records.items() if n != ABOUT}
         main = sum((c for n, c in counts.items() if not n.startswith(BESIDE)), Count())
         beside = sum((c for n, c in counts.items() if n.startswith(BESIDE)), Count())
-        heads = sum(self._head_size(info) for info in self._memory.infos.values())
-        base = self.layout.size
+        one = self.layout if base is None else walk(base, self.layout.head, self.keep)
+        heads = sum(one.head_size(info.outputs or 0) for info in self._memory.infos.values())
         return Capacity(
-            main.nonzero / (self.layout.trunk_size + heads) if self.tasks else 0.0,
-            (main.stored + beside.stored) / base,
-            container.size(records, meta) / saved_size(self._backbone),
-            beside.stored / base,
+            main.nonzero / (one.trunk_size + heads) if self.tasks else 0.0,
+            (main.stored + beside.stored) / one.size,
+            container.size(records, meta) / saved_size(self._backbone if base is None else base),
+            beside.stored / one.size,
         )
 
     def export(self, task: str) -> nn.Module:
@@ -411,10 +414,6 @@ class Method(ABC, Generic[S]):
         """Derive a seed for one purpose; a task's randomness depends on its name, not its place."""
         told = "/".join(str(part) for part in (self.settings.seed, *parts))
         return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big") >> 1
-
-    def _head_size(self, info: TaskInfo) -> int:
-        shapes = [self.layout.shapes[name] for name in self.layout.head_parameters]
-        return sum((info.outputs or 0) * int(torch.Size(shape[1:]).numel()) for shape in shapes)
 
     def _file(self) -> tuple[dict[str, Record | RawRecord], dict[str, Any]]:
         memory = self._memory

@@ -172,9 +172,10 @@ command that runs what is missing. {_machines(done)}
 - **AOPD, MOPD**: how much a task's accuracy depends on the order, mean and maximum over tasks. More
   orders can only raise MOPD and tend to raise AOPD; the paper has five.
 - **cells**: how many orders x seeds stand behind ours, of how many cells the recipe asks for.
-- **capacity**, in % of one network: *paper* counts nonzero numbers over the weights with all heads
-  so far, *strict* every number and index over a network with one head, *bytes* the files. As
-  *paper* divides by all heads, even STL has a little less than 100 % a task.
+- **capacity**, in % of one network, the recipe's also for a row with a larger one of its own:
+  *paper* counts nonzero numbers over the weights with all heads so far, *strict* every number and
+  index over a network with one head, *bytes* the files. As *paper* divides by all heads, even STL
+  has a little less than 100 % a task.
 - **time**: of a task, at the median, relative to the plain training that is named below the table.
 """
 
