@@ -126,6 +126,16 @@ def test_another_backbone_does_not_inherit_the_options_of_the_usual_one() -> Non
     assert network("digits", {"widths": [3, 3]}) == {"name": "mlp", "widths": [3, 3]}
 
 
+def test_a_label_may_name_settings() -> None:
+    row = {"method": "apd1", "label": "l1 of {l1}", "vary": {"l1": [1e-4, 6e-4], "l2": [1]}}
+    cells = tiny_recipe(methods=[row], orders=["A"]).cells()
+    assert [cell.label for cell in cells] == ["l1 of 0.0001 l2=1", "l1 of 0.0006 l2=1"]
+    fixed = {"method": "apd1", "label": "{budget}, {budget}", "settings": {"budget": 0.1}}
+    assert tiny_recipe(methods=[fixed], orders=["A"]).cells()[0].label == "0.1, 0.1"
+    with pytest.raises(ConfigError, match="names 'bugdet'; did you mean 'budget'"):
+        tiny_recipe(methods=[{**fixed, "label": "{bugdet}"}]).cells()
+
+
 def test_a_row_with_a_network_of_its_own_is_measured_by_that_of_the_recipe() -> None:
     wide = {"method": "finetune", "backbone": {"widths": [9, 9]}}
     small, large = tiny_recipe(methods=["finetune", wide], orders=["A"]).cells()

@@ -132,7 +132,8 @@ class Cell(Common):
 class Row(Settings):
     """A method in a recipe; `vary` makes one row of each combination of its values.
 
-    The capacity of a row with a `backbone` of its own is told in networks of the recipe.
+    A label may name settings, as in "budget of {budget}"; varied ones that it does not name follow
+    it. The capacity of a row with a `backbone` of its own is told in networks of the recipe.
     """
 
     method: str
@@ -174,7 +175,7 @@ class Recipe(Common):
             if seed not in (row.seeds or self.seeds) or order not in (row.orders or self.orders):
                 continue
             own = {**row.settings, **varied}
-            label = row.label and " ".join([row.label, *_told(varied)])
+            label = row.label and _labelled(row.label, own, varied)
             own_net = {} if row.backbone is None else row.backbone
             base = self.backbone if self.base is None and own_net else self.base
             name = ".".join([row.method, *_told(own), *_told(own_net)])
@@ -267,13 +268,23 @@ def _combinations(vary: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
 
 
-def _told(settings: Mapping[str, Any]) -> list[str]:
-    def short(value: Any) -> str:
-        if isinstance(value, (list, tuple)):
-            return "+".join(map(short, value))
-        return f"{value:g}" if isinstance(value, float) else str(value)
+def _labelled(label: str, own: Mapping[str, Any], varied: Mapping[str, Any]) -> str:
+    named = re.findall(r"{(\w+)}", label)
+    for key in named:
+        if key not in own:
+            raise ConfigError(f"the label {label!r} names {key!r}; {nearest(key, own)}")
+        label = label.replace(f"{{{key}}}", _short(own[key]))
+    return " ".join([label, *_told({k: v for k, v in varied.items() if k not in named})])
 
-    return [f"{key}={short(value)}" for key, value in settings.items()]
+
+def _told(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={_short(value)}" for key, value in settings.items()]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(_short, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _checked(cls: type[Settings], given: Any) -> Any:
