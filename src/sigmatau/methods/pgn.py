@@ -6,7 +6,8 @@ W is the task's own layer and U its lateral connections, which are linear: matri
 layers, convolutions with the layer's own kernel between convolutions. Only W and U of the newest
 column are trained, so earlier tasks stay as they are, to the bit. The first column is the backbone
 (or a share of it, `first`), later ones have `width` of its units or `units` by layer. With
-`max_links`, a column reads the first column, which is the widest, and the latest others.
+`max_links`, a column reads the first so many, and beside them no other column is ever needed: a
+task costs the same to learn and to predict however many there are.
 
 Left out: the non-linear adapters (a projection, an activation and a learnt scale before U), with
 which the authors save weights when columns are as wide as the backbone; columns here are narrow.
@@ -41,7 +42,7 @@ class PGNSettings(DescentSettings):
     )
     first: float = Field(1.0, gt=0, le=1, description="the first column's units, of the backbone's")
     max_links: int | None = Field(
-        None, ge=1, description="most columns that a column reads: the first and the latest"
+        None, ge=1, description="most columns that a column reads, the first ones"
     )
 
 
@@ -76,9 +77,8 @@ class PGN(ColumnMethod):
         widths = tuple(max(1, round(share * units)) for units in self.chain.widths)
         if state.columns and chosen.units is not None:
             widths = chosen.units
-        links = tuple(state.columns)
-        if chosen.max_links is not None and len(links) > chosen.max_links:
-            links = (links[0], *links[len(links) - chosen.max_links + 1 :])
+        # Of the latest columns each would read others, and so all of them would be needed.
+        links = tuple(state.columns)[: chosen.max_links]
         drawn = torch.Generator().manual_seed(self._seed("column", task))
         module = self._grown(state, widths, links, cast(int, facts.outputs), drawn)
         module.newest.quieten(self.chain)
