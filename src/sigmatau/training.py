@@ -58,6 +58,10 @@ class Trainee:
     def begins_batch(self, batch: int, batches: int) -> None:
         """Prepare for a batch, counted from 0, of so many in the epoch (0: not known)."""
 
+    def fed(self, data: Batches, scoring: bool = False) -> Batches:
+        """Return the data as the network reads it in the epoch that has begun."""
+        return data
+
     def ends_epoch(self, loss: float, val: Batches | None) -> None:
         """Draw conclusions from an epoch, of which `loss` was the mean."""
 
@@ -146,7 +150,7 @@ def fit(
         trainee.module.train()
         trainee.begins_epoch(index, epochs)
         total, seen = 0.0, 0
-        for number, (x, y) in enumerate(train.shuffled(generator)):
+        for number, (x, y) in enumerate(trainee.fed(train).shuffled(generator)):
             trainee.begins_batch(number, train.count)
             value = gradients(trainee, x, y)
             if not value - value == 0:  # neither NaN nor infinite
@@ -158,9 +162,10 @@ def fit(
             total, seen = total + value * len(x), seen + len(x)
             for hook in hooks:
                 hook.batch_ends()
-        achieved = score(trainee, val) if val is not None else None
+        checks = trainee.fed(val, scoring=True) if val is not None else None
+        achieved = score(trainee, checks) if checks is not None else None
         mean = total / max(seen, 1)
-        trainee.ends_epoch(mean, val)
+        trainee.ends_epoch(mean, checks)
         seconds = time.perf_counter() - began
         run.epochs.append(Epoch(index, rate, mean, achieved, seconds))
         if index >= epochs - select_last and trainee.selectable:

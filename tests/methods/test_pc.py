@@ -102,6 +102,14 @@ def test_compress_follows_the_gradient_of_distillation_and_hold(trainee):
         torch.testing.assert_close(grad, wanted, rtol=1e-4, atol=1e-7, msg=name)
 
 
+def test_what_is_distilled_stays_what_was_learnt(trainee):
+    run(trainee, PROGRESS)
+    x = TASKS[1].train[0][:30]
+    learnt_by_now = trainee.module.active(x)
+    run(trainee, COMPRESS)
+    assert torch.equal(trainee.module.active(x), learnt_by_now)
+
+
 def test_the_base_alone_predicts_and_is_all_that_is_kept():
     net = learnt(tasks=2)
     state, x = net._memory.state, TASKS[0].test[0]

@@ -21,6 +21,7 @@ from sigmatau.data import Batches
 from sigmatau.errors import BackboneError, FileError, TaskError
 from sigmatau.methods.base import Method
 from sigmatau.methods.chain import Chain, Part, part, read_chain
+from sigmatau.methods.known import Known
 from sigmatau.methods.shared import dense
 from sigmatau.training import Trainee
 
@@ -105,6 +106,7 @@ class Columns(nn.Module):
         super().__init__()
         self.chain, self.links = chain, [tuple(link) for link in links]
         self.start, self.nets = chain.start(), nn.ModuleList(nets)
+        self.known = Known()
         for net in list(nets)[:-1]:
             net.requires_grad_(False)
 
@@ -119,13 +121,27 @@ class Columns(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
+        x, *beside = self.known(x, self.frozen)
+        h = self.newest(0, [self.start(x)])
+        for layer in range(1, len(self.chain.stages)):
+            own = [] if h is None else [h]
+            h = self.newest(layer, [*beside[layer - 1 : layer], *own])
+        return cast(Tensor, h)
+
+    def frozen(self, x: Tensor) -> list[Tensor]:
+        """Return what the newest column reads of the others, by layer from the second on."""
+        others = list(self.nets)[:-1]
+        if not others:
+            return []
         x = self.start(x)
         below: list[Tensor | None] = []
+        read = []
         for layer in range(len(self.chain.stages) - 1):
-            feeds = [self._feeds(x, below, layer, i) for i in range(len(self.nets))]
-            below = [net(layer, feed) for net, feed in zip(self.nets, feeds, strict=True)]
-        out = self.newest(layer + 1, self._feeds(x, below, layer + 1, len(self.nets) - 1))
-        return cast(Tensor, out)
+            feeds = [self._feeds(x, below, layer, i) for i in range(len(others))]
+            below = [net(layer, feed) for net, feed in zip(others, feeds, strict=True)]
+            linked = [h for i in self.links[-1] if (h := below[i]) is not None]
+            read.append(torch.cat(linked, 1))
+        return read
 
     def _feeds(self, x: Tensor, below: list[Tensor | None], layer: int, i: int) -> list[Tensor]:
         if layer == 0:
@@ -171,6 +187,9 @@ class ColumnTrainee(Trainee):
 
     module: Columns
     links: tuple[str, ...] = ()
+
+    def fed(self, data: Batches, scoring: bool = False) -> Batches:
+        return self.module.known.fed(data, self.module.frozen)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self.module.newest.state_dict(keep_vars=True).items()

@@ -21,6 +21,7 @@ Reference: Schwarz et al. 2018, Progress & Compress.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import ClassVar, cast
 
@@ -33,6 +34,7 @@ from sigmatau.data import Batches
 from sigmatau.methods.chain import Chain, Stage, read_chain
 from sigmatau.methods.descent import PAPER, descent
 from sigmatau.methods.ewc import OnlineEWC, OnlineEWCSettings
+from sigmatau.methods.known import Known
 from sigmatau.methods.phases import Phased
 from sigmatau.methods.registry import register
 from sigmatau.methods.shared import SharedState, Tensors
@@ -78,13 +80,18 @@ class Adapter(nn.Module):
 
 
 class Pair(nn.Module):
-    """The base and the active column; which of the two trains and answers depends on the phase."""
+    """The base and the active column; which of the two trains and answers depends on the phase.
+
+    `chain` is the base as it was before the task, which the active column reads in both phases:
+    what is distilled is what was learnt, whatever the base becomes meanwhile.
+    """
 
     def __init__(
         self, base: nn.Module, chain: Chain, share: float, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.base, self.chain, self.phase = base, chain, PROGRESS
+        self.known = Known()
         self.start = chain.start()
         self.layers, self.tails = nn.ModuleList(), nn.ModuleList()
         self.adapters = nn.ModuleList()
@@ -107,25 +114,26 @@ class Pair(nn.Module):
 
     def active(self, x: Tensor) -> Tensor:
         """Return the outputs of the active column."""
-        known, h = self._known(x), self.start(x)
+        x, *known = self.known(x, self.before)
+        h = self.start(x)
         for i, (layer, tail) in enumerate(zip(self.layers, self.tails, strict=True)):
             z = layer(h)
             if i:
-                z = z + self.adapters[i - 1](known[i])
+                z = z + self.adapters[i - 1](known[i - 1])
             h = tail(z)
         return cast(Tensor, h)
 
     @torch.no_grad()
-    def _known(self, x: Tensor) -> list[Tensor]:
-        """Return what each layer of the base is given."""
+    def before(self, x: Tensor) -> list[Tensor]:
+        """Return what each layer of the base but the first was given before the task."""
         known = []
         for _, module in self.chain.before:
             x = module(x)
-        for stage in self.chain.stages:
-            known.append(x)
+        for stage in self.chain.stages[:-1]:
             x = stage.layer(x)
             for _, module in stage.tail:
                 x = module(x)
+            known.append(x)
         return known
 
 
@@ -150,6 +158,15 @@ class PCTrainee(Phased):
         self.held = [
             (live[name], anchors[name].to(device), hold.to(device)) for name, hold in pull.items()
         ]
+        self.taught = Known()
+
+    def fed(self, data: Batches, scoring: bool = False) -> Batches:
+        if self.module.phase == PROGRESS:
+            return self.module.known.fed(data, self.module.before)
+        return data if scoring else self.taught.fed(data, self._taught)
+
+    def _taught(self, x: Tensor) -> list[Tensor]:
+        return [F.log_softmax(self.module.active(x), 1)]
 
     def enters(self, phase: int) -> None:
         self.module.phase = phase
@@ -161,7 +178,7 @@ class PCTrainee(Phased):
         if self.module.phase == PROGRESS:
             return super().loss(x, y)
         with torch.no_grad():
-            taught = F.log_softmax(self.module.active(x), 1)
+            x, taught = self.taught(x, self._taught)
         learnt = F.log_softmax(self.module.base(x), 1)
         return F.kl_div(learnt, taught, reduction="batchmean", log_target=True)
 
@@ -198,7 +215,8 @@ class PC(OnlineEWC):
     def _trainee(
         self, state: SharedState, task: str, module: nn.Module, criterion: Loss
     ) -> Trainee:
-        chain = read_chain(module, self.layout.head, self.name)
+        before = copy.deepcopy(module).eval()
+        chain = read_chain(before, self.layout.head, self.name)
         drawn = torch.Generator().manual_seed(self._seed("active", task))
         pair = Pair(module, chain, self.settings.adapter, drawn).train()
         firmness = self.settings.strength * self.settings.gamma

@@ -131,7 +131,9 @@ class RCLTrainee(Phased, ColumnTrainee):
         self._build()
 
     def _build(self) -> None:
+        known = self.module.known  # all children read the same frozen units
         self.module = self.child(self.widths.tolist())
+        self.module.known = known
         self.optimizer = descent(self.module.newest.parameters(), self.settings)
 
     def ends_epoch(self, loss: float, val: Batches | None) -> None:
