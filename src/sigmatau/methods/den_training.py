@@ -93,7 +93,8 @@ class DENTrainee(Phased):
         """Make the optimiser and the masks of a phase for the network as it is."""
         self.phase = phase
         trained = list(self.module.parameters())
-        self.optimizer = torch.optim.Adam(trained, self.settings.lr, (0.9, _BETA2), _EPS)
+        lr = self.settings.lr
+        self.optimizer = torch.optim.Adam(trained, lr, (0.9, _BETA2), _EPS, fused=True)
         self.layers: list[tuple[Stage, Layer]] = [
             (stage, cast(Layer, self.module.get_submodule(stage.key)))
             for stage in self.chain.stages
@@ -117,6 +118,8 @@ class DENTrainee(Phased):
             self.masks[weight] = mask.to(weight.device, weight.dtype)
             if layer.bias is not None:
                 self.masks[layer.bias] = rows.to(weight.device, weight.dtype)
+        for held in self.masks:  # while only the head trains, no gradient goes further down
+            held.requires_grad_(phase != CONNECT)
 
     def _free(self, i: int, width: int) -> Tensor:
         """Return the units of a layer whose incoming weights train."""
