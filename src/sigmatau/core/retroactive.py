@@ -258,6 +258,8 @@ class SharedPenalty:
         past one whose delta they have eaten up but for so little: see `rewrite`.
         """
         weight, l1, l2 = past.weight, past.l1, past.l2
+        if l1 == 0:  # deltas that cost nothing make up for any movement
+            return cls.quadratic(0.0)
         spread = weight.broadcast()
         linear = past.table.new_zeros(weight.shape)
         bound = linear + (l1 * past.table.sum(1)).view(spread)
