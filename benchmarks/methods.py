@@ -9,7 +9,7 @@ counted, not sampled. What a method's definition needs is said beside the figure
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from benchmarks._measure import Times, alternate, over
 from benchmarks._past import begun, plain, step
 from sigmatau import backbones, methods
 from sigmatau.core import container
+from sigmatau.data import TensorBatches
 from sigmatau.methods.base import Method
 
 CONSTANT = "constant"
@@ -39,9 +40,9 @@ NEEDS: dict[str, tuple[str, str]] = {
     "hat": (CONSTANT, "an embedding of the units, head"),
     "l2t": (CONSTANT, "head"),
     "pc": (CONSTANT, "head"),
-    "pgn": ("a pass through every past column", "a column, and links to all before it"),
+    "pgn": ("its links to every past column", "a column, and links to all before it"),
     "piggyback": (CONSTANT, "a bit a weight, head"),
-    "rcl": ("a pass through all units added", "units added, which read all before them"),
+    "rcl": ("its links to all units added", "units added, which read all before them"),
     "s-gem": ("the past heads, which are trained along", "remembered rows, head"),
     "stl": (CONSTANT, "a network"),
     "wsn": (CONSTANT, "about a bit a weight, head"),
@@ -61,10 +62,18 @@ def rows(task: int, shape: tuple[int, ...], count: int) -> tuple[Tensor, Tensor]
     return x, torch.arange(count) % 10
 
 
+def stepping(net: Method[Any], x: Tensor, y: Tensor) -> Callable[[], None]:
+    """Return a step of a new task, fed as in training."""
+    trainee = begun(net, x)
+    fed = trainee.fed(TensorBatches(x, y, len(x)))
+    x, y = next(fed.ordered())
+    return partial(step, trainee, x, y)
+
+
 def peak(net: Method[Any], x: Tensor, y: Tensor) -> int:
     """Return the most bytes of tensors at a time, from beginning a task to the end of a step."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as told:
-        step(begun(net, x), x, y)
+        stepping(net, x, y)()
     now = most = 0
     for event in told.profiler.kineto_results.events():
         if event.name() == "[memory]":
@@ -80,14 +89,14 @@ def measure(
     build = partial(backbones.mlp, (784,), 10, widths)
     net = methods.create(name, build(), **{**QUICK, **SMALL.get(name, {})})
     x, y = rows(-1, (784,), 10)
-    sides = {"plain": partial(step, plain(build()), x, y)}
+    sides: dict[str, Callable[[], None]] = {"plain": partial(step, plain(build()), x, y)}
     memory = {}
     for count in tasks:
         for task in range(len(net.tasks), count):
             net.learn(str(task), rows(task, (784,), 64), outputs=10, progress=False)
         with torch.random.fork_rng():
             memory[count] = (peak(net, x, y), container.size(*net._file()))
-            sides[str(count)] = partial(step, begun(net, x), x, y)
+            sides[str(count)] = stepping(net, x, y)
     with torch.random.fork_rng():
         return alternate(sides, rounds, warm=3), memory
 
