@@ -70,6 +70,20 @@ def test_the_distance_to_stl_is_to_that_of_the_same_source(tmp_path: Path) -> No
     assert line(table, "APD(1)", "paper").values["to_stl"] == pytest.approx(59.93 - 63.75)
 
 
+def test_the_distance_to_stl_is_that_between_runs_of_a_seed(tmp_path: Path) -> None:
+    for seed, score in enumerate((0.7, 0.8)):
+        put(tmp_path, result("stl", seed=seed, score=score, spread=0))
+    for order, seed, score in (("A", 0, 0.66), ("B", 0, 0.68), ("A", 1, 0.7), ("A", 2, 0.1)):
+        put(tmp_path, result("apd1", order, seed, score=score, spread=0))
+    put(tmp_path, result("l2t", seed=1, score=0.5, spread=0))
+    put(tmp_path, result("ewc", seed=5, score=0.5, spread=0))
+    table = made(tmp_path)
+    told = {label: line(table, label).values["to_stl"] for label in ("stl", "apd1", "l2t", "ewc")}
+    # Of apd1, seed 2 is left out; of ewc's seed there is no STL, so all of STL stands for it.
+    expected = {"stl": 0, "apd1": np.mean([-4, -2, -10]), "l2t": -30, "ewc": -25}
+    assert told == pytest.approx(expected)
+
+
 def test_a_variant_is_told_from_the_stl_of_that_variant_and_else_from_the_first(
     tmp_path: Path,
 ) -> None:

@@ -167,8 +167,8 @@ command that runs what is missing. {_machines(done)}
 
 - **paper** is {PAPER}; **ours** was measured here: mean and (standard deviation) over cells.
   Accuracies are in %, differences in points.
-- **to STL** is the distance to single-task learning of the same source: what to compare where
-  protocols differ.
+- **to STL** is the distance to single-task learning of the same source, ours over the seeds that
+  both have: what to compare where protocols differ.
 - **AOPD, MOPD**: how much a task's accuracy depends on the order, mean and maximum over tasks. More
   orders can only raise MOPD and tend to raise AOPD; the paper has five.
 - **cells**: how many orders x seeds stand behind ours, of how many cells the recipe asks for.

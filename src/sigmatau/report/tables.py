@@ -11,13 +11,15 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from sigmatau.metrics import aopd, mopd
 from sigmatau.report.published import BENCHMARKS, Benchmark, Published
 from sigmatau.report.results import Results, Run
+
+T = TypeVar("T")
 
 Source = Literal["ours", "paper", "difference"]
 PLAIN = ("finetune", "stl")  # what times are told relative to: the first that was run
@@ -39,7 +41,7 @@ COLUMNS = (
     Column("capacity", "capacity", "nonzero stored numbers over the base network's, in %", 1),
     Column("strict", "strict", "every stored number over one base network's, in %", 1),
     Column("bytes", "bytes", "the saved file over the saved base network, in %", 1),
-    Column("to_stl", "to STL", "accuracy minus that of STL, of the same source"),
+    Column("to_stl", "to STL", "accuracy minus that of STL, of the same source and seeds"),
     Column("aopd", "AOPD", "order disparity, average over tasks, in points"),
     Column("mopd", "MOPD", "order disparity, maximum over tasks, in points"),
     Column("forgetting_average", "forgetting", "average over tasks, in points"),
@@ -148,11 +150,18 @@ def table(results: Results, stream: str, reference: Group | None = None) -> Tabl
     published = benchmark.rows if benchmark else ()
     ours = {group.label: _ours(group, pace) for group in found}
     theirs = {row.name: _theirs(row) for row in published}
-    stl = {g.label: ours[g.label] for g in found if g.method == "stl" and g.done}
-    if not stl and reference is not None:
-        stl = {reference.label: _ours(reference, None)}
-    _add_distance(ours, stl)
-    _add_distance(theirs, {r.name: theirs[r.name] for r in published if r.method == "stl"})
+    alone = {g.label: g for g in found if g.method == "stl" and g.done}
+    if not alone and reference is not None:
+        alone = {reference.label: reference}
+    for group in found:
+        stl = _alike(group.label, alone)
+        if stl is not None and group.done:
+            ours[group.label]["to_stl"] = _above(group, stl)
+    known = {r.name: v for r in published if r.method == "stl" and (v := r.accuracy) is not None}
+    for name, values in theirs.items():
+        score = _alike(name, known)
+        if score is not None and "accuracy" in values:
+            values["to_stl"] = values["accuracy"] - score
     rows = []
     for group in found:
         match = _match(group, ours[group.label], benchmark)
@@ -268,21 +277,27 @@ def _theirs(row: Published) -> dict[str, float]:
     return {key: v for key in keys if (v := getattr(row, key)) is not None}
 
 
-def _add_distance(
-    rows: Mapping[str, dict[str, float]], reference: Mapping[str, Mapping[str, float]]
-) -> None:
-    """Add each row's distance to STL: the row of STL with the same words after the comma, if any.
+def _alike(label: str, found: Mapping[str, T]) -> T | None:
+    """Return what has the same words after the comma, else the first, else nothing."""
+    kinds: dict[str, T] = {}
+    for other, value in found.items():
+        kinds.setdefault(_variant(other), value)
+    return kinds.get(_variant(label), next(iter(kinds.values()), None))
 
-    Otherwise that is the first one.
+
+def _above(group: Group, stl: Group) -> float:
+    """Return how far a row is above STL, each run beside those of its own seed.
+
+    A seed stands for a split of the data and an initial network, and some are easier than others:
+    runs of a seed that STL does not have say nothing, unless it has none of theirs.
     """
-    variants: dict[str, float] = {}
-    for label, row in reference.items():
-        variants.setdefault(_variant(label), row["accuracy"])
-    first = next(iter(variants.values()), None)
-    for label, values in rows.items():
-        stl = variants.get(_variant(label), first)
-        if stl is not None and "accuracy" in values:
-            values["to_stl"] = values["accuracy"] - stl
+    known: dict[int, list[float]] = {}
+    for run in stl.done:
+        known.setdefault(run.key.seed, []).append(run.done.average_accuracy)
+    beside = [(run, known[run.key.seed]) for run in group.done if run.key.seed in known]
+    every = [score for scores in known.values() for score in scores]
+    pairs = beside or [(run, every) for run in group.done]
+    return 100 * float(np.mean([run.done.average_accuracy - np.mean(s) for run, s in pairs]))
 
 
 def _variant(label: str) -> str:
