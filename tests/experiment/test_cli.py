@@ -64,6 +64,16 @@ def test_the_help_tells_where_results_go(name: str, default: str) -> None:
     assert f"[default: ({default})]" in command(name, "--help")
 
 
+def test_tune_tells_what_it_found_and_searches_in_the_precision_asked_for(tmp_path: Path) -> None:
+    chosen = ["--search", "l1=[1e-3, 1e-2]", "--precision", "bf16-mixed"]
+    told = command("tune", "digits", "apd1", *chosen, "--out", str(tmp_path), *QUICK)
+    log = json.loads((tmp_path / "trials.json").read_text())
+    assert log["search"]["cell"]["precision"] == "bf16-mixed"
+    assert {trial["settings"]["l1"] for trial in log["trials"]} == {1e-3, 1e-2}
+    best = max(log["trials"], key=lambda trial: trial["score"])
+    assert yaml.safe_load(told.partition("the study")[0])["validation"]["score"] == best["score"]
+
+
 def test_a_bad_setting_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'epochs'"):
         command("run", "digits", "apd1", "--out", str(tmp_path / "r"), "--set", "epoch=3")

@@ -197,6 +197,7 @@ def tune(
     ] = None,
     pairs: Pairs = None,
     threads: Threads = 1,
+    precision: Precision = None,
     root: Root = None,
 ) -> None:
     """Find settings on validation data for a capacity. Stopped, it goes on when called again."""
@@ -206,7 +207,7 @@ def tune(
     from sigmatau.experiment.tune import Search, choices_of
     from sigmatau.experiment.tune import tune as find
 
-    fields = {"threads": threads, **assign(pairs or ())}
+    fields = {"threads": threads, **assign(pairs or ()), **_shared(None, precision)}
     given = {"stream": stream, "method": method, "order": _order(order), "seed": seed}
     folder = str((out or Path("tuning") / f"{stream}-{method}").absolute())
     choices = choices_of(search or ())
