@@ -6,14 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sigmatau.core.fisher import diagonal_fisher
 from sigmatau.core.layout import Weight
 from sigmatau.core.learner import Decomposed
 from sigmatau.core.proximal import dead_zone
 from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, rewrite
 from sigmatau.core.sparse import Sparse
-
-from ..conftest import blobs, small_conv
 
 SHAPE = (3, 4)
 
@@ -170,23 +167,3 @@ def test_the_support_of_a_budget_is_kept() -> None:
     strength = w.strength()
     assert bool((strength[1] > 0).all())
     assert int((strength > 0).sum()) == 4
-
-
-def test_fisher_equals_the_mean_square_of_single_gradients() -> None:
-    net = small_conv().eval()
-    x = blobs(1, shape=(1, 6, 6))[0]
-    names = ["0.weight", "5.weight", "5.bias"]
-    drawn = torch.Generator().manual_seed(3)
-    found = diagonal_fisher(net, names, [x[:30], x[30:]], 50, drawn)
-    again = torch.Generator().manual_seed(3)
-    expected = {name: torch.zeros_like(dict(net.named_parameters())[name]) for name in names}
-    for chunk in (x[:25], x[25:30], x[30:50]):
-        labels = torch.multinomial(net(chunk).softmax(1), 1, generator=again).squeeze(1)
-        for row, label in zip(chunk, labels, strict=True):
-            net.zero_grad()
-            torch.log_softmax(net(row[None]), 1)[0, label].backward()
-            for name in names:
-                expected[name] += net.get_parameter(name).grad ** 2 / 50
-    for name in names:
-        assert torch.allclose(found[name], expected[name], rtol=1e-4, atol=1e-9)
-    assert not net.training
