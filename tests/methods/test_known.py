@@ -99,3 +99,20 @@ def test_frozen_columns_are_run_once_however_many_epochs(method, monkeypatch):
     for task in range(2):
         net.learn(f"{task}", blobs(task, rows=60), blobs(task + 5, rows=40), progress=False)
     assert sum(seen) == 60 + 40
+
+
+class OneHot(torch.nn.Module):
+    def forward(self, x):
+        return (x[..., None] == torch.arange(6)).float()
+
+
+@pytest.mark.parametrize("method", ["pgn", "rcl", "pc"])
+def test_single_numbers_as_inputs_are_not_taken_for_rows(method):
+    chain = torch.nn.Sequential(OneHot(), *small_mlp())
+    few = {"trials": 1, "child_epochs": 1} if method == "rcl" else {}
+    net = create(method, chain, epochs=40, batch_size=16, lr=1e-2, **few)
+    x = torch.arange(60) % 6
+    for task in range(2):
+        y = (x + task) % 3
+        net.learn(f"{task}", (x, y), (x, y), progress=False)
+        assert net.accuracy(f"{task}", (x, y)) == 1

@@ -9,6 +9,7 @@ frozen part made of them. Given inputs instead, it computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -31,15 +32,17 @@ class Known:
     def fed(self, data: Batches, function: Function) -> Batches:
         """Return the data with numbers of rows for inputs; as it is, if that cannot be."""
         if data not in self.served:
-            # Data of other kinds may give new inputs in every epoch.
+            # Data of other kinds may give new inputs in every epoch, and single numbers as inputs
+            # could be taken for those of rows.
+            fixed = isinstance(data, TensorBatches) and data.x.ndim > 1
             self.served[data] = (
-                self._numbered(data, function) if isinstance(data, TensorBatches) else data
+                self._numbered(cast(TensorBatches, data), function) if fixed else data
             )
         return self.served[data]
 
     def __call__(self, x: Tensor, function: Function) -> tuple[Tensor, ...]:
         """Return inputs and what is known of them, for numbers of rows or for the inputs."""
-        if x.ndim != 1 or x.dtype != torch.long:  # layers of units take no such inputs
+        if not self.parts or x.ndim != 1:
             return x, *function(x)
         first, known = next(part for part in reversed(self.parts) if part[0] <= int(x[0]))
         return tuple(_taken(tensor, x - first) for tensor in known)
