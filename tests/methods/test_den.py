@@ -10,7 +10,7 @@ import torch
 from sigmatau.errors import ConfigError, FileError
 from sigmatau.methods import create
 from sigmatau.methods.chain import Part, read_chain
-from sigmatau.methods.den_training import DENTrainee, _shrink_groups
+from sigmatau.methods.den_training import RETRAIN, DENTrainee, _shrink_groups
 from sigmatau.methods.den_units import connected, drift, expanded, first, split, thinned
 
 from ..conftest import blobs, small_conv, small_mlp
@@ -182,6 +182,43 @@ def test_units_come_only_when_the_loss_stays_high():
     none.learn("0", FIRST, progress=False)
     none.learn("1", SECOND, progress=False)
     assert none.timestamps("1") == (8, 7)
+
+
+def test_all_phases_but_the_last_may_be_shorter():
+    assert net_of(epochs=7).settings.phases == (7, 7, 7, 7)
+    net = net_of(epochs=7, stage_epochs=2)
+    net.learn("0", FIRST, progress=False)
+    report = net.learn("1", SECOND, progress=False)
+    assert len(report.epochs) == sum(net.settings.phases) == 2 + 2 + 2 + 7
+
+
+@pytest.mark.parametrize("kind", BUILD)
+def test_what_is_old_is_held_by_the_square_of_its_drift(kind):
+    shape, price = BUILD[kind][1], 0.3
+    net = net_of(kind, drift=price, weight_decay=0.0)
+    net.learn("0", blobs(0, rows=60, shape=shape), progress=False)
+    old = net._memory.state.trunk
+    parts = expanded(
+        net.chain, net._memory.state.parts(net._memory.state.tasks["0"]), [2, 2], generator()
+    )
+    trainee = DENTrainee(net.chain, parts, old, torch.nn.functional.cross_entropy, net.settings, 0)
+    trainee._ready(RETRAIN)
+    live = list(trainee.module.parameters())
+    with torch.no_grad():
+        for parameter in live:
+            parameter.add_(torch.randn(parameter.shape, generator=generator()))
+    total = torch.zeros(())
+    for (stage, layer), was in zip(trainee.layers, old, strict=False):
+        n, m = was.weight.shape[:2]
+        total = total + (stage.shaped(layer.weight)[:n, :m] - was.weight).square().sum()
+        total = total + (layer.bias[:n] - was.bias).square().sum()
+    due = torch.autograd.grad(price * total, live, materialize_grads=True, allow_unused=True)
+    for parameter in live:
+        parameter.grad = torch.zeros_like(parameter)
+    with torch.no_grad():
+        trainee._hold()
+    for parameter, expected in zip(live, due, strict=True):
+        torch.testing.assert_close(parameter.grad, expected)
 
 
 def test_groups_shrink_to_the_minimum_of_their_objective():

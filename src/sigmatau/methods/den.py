@@ -1,28 +1,29 @@
 """Dynamically expandable networks: retrain what a task needs, add units it lacks, double the moved.
 
 The first task trains all weights with an l1 price, so that units are sparsely connected. A later
-one goes through the stages of the paper, in five phases:
+one goes through the stages of the paper, in four phases:
 
 1. selective retraining. `connect` trains the new head alone with l1; a breadth-first search from
    its outputs down through nonzero weights finds the units S that the task depends on; `retrain`
-   trains the weights between units of S, with l2, and nothing else.
+   trains the weights between units of S, with l2 and drift * ||W - W_before||^2, and nothing else.
 2. dynamic expansion. If the loss is still above `loss_threshold`, `expand` adds units to every
    layer and trains only what is new: min L + l1 |W_new| + group * sum over new units of ||w_unit||.
    New units that end up without incoming or outgoing weights are removed.
-3. split and duplication. `hold` trains the sub-network with drift * ||W - W_before||^2. Units whose
-   incoming weights moved by more than `split_threshold` are doubled: the old unit gets its old
-   weights back, the double is a new unit with the new ones. `split` trains on, but not the old
-   halves.
+3. split and duplication. Units whose incoming weights moved by more than `split_threshold` are
+   doubled: the old unit gets its old weights back, the double is a new unit with the new ones.
+   `split` trains on as `retrain` did, but not the old halves.
 
 Units carry the time they came: a task's network has just the units that were there when it was
 learnt, so what later tasks add never reaches it. Units below the split threshold do move, so
 earlier tasks are not the same to the bit, and a task cannot be forgotten.
 
 For convolutions units are channels. Normalisation is kept whole per task. Every phase runs for
-`epochs` unless `stage_epochs` says otherwise for all but `retrain`; if no units are needed, the
-`expand` phase retrains on.
-In the third stage the paper trains all weights, here only S and what is new, so that units that the
-task has no use for keep their bits. The reference settings are for an MLP of 312-128.
+`epochs` unless `stage_epochs` says otherwise for all but the last; if no units are needed, the
+`expand` phase retrains on. As in the authors' code, and unlike their paper, what is old is held to
+where it was from the retraining on: retrained freely, a network comes below any loss at which units
+would be added, and then has to be drawn back. In the third stage the paper trains all weights, here
+only S and what is new, so that units that the task has no use for keep their bits. The reference
+settings are for an MLP of 312-128.
 
 Reference: Yoon et al. 2018, Lifelong Learning with Dynamically Expandable Networks.
 """
@@ -110,7 +111,7 @@ class DEN(Method[DENState]):
         chosen = self.settings
         if not state.tasks:
             return chosen.epochs, chosen.select_last
-        return chosen.epochs + 4 * chosen.short, min(chosen.select_last, chosen.short)
+        return sum(chosen.phases), chosen.select_last
 
     def _begin(self, state: DENState, task: str, facts: Facts, criterion: Loss) -> Trainee:
         parts = self.chain.parts()

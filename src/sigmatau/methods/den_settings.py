@@ -19,13 +19,14 @@ class DENSettings(TrainingSettings):
     split_threshold: float = Field(0.05, ge=0, description="drift beyond which a unit is doubled")
     drift: float = Field(0.5, ge=0, description="price of moving old weights, by their square")
     stage_epochs: int | None = Field(
-        None, ge=1, description="epochs of every phase but the retraining, None for `epochs`"
+        None, ge=1, description="epochs of every phase but the last, None for `epochs`"
     )
 
     @property
-    def short(self) -> int:
-        """The epochs of every phase but the retraining."""
-        return self.epochs if self.stage_epochs is None else self.stage_epochs
+    def phases(self) -> tuple[int, ...]:
+        """The epochs of the phases of a later task."""
+        short = self.epochs if self.stage_epochs is None else self.stage_epochs
+        return (short, short, short, self.epochs)
 
     def by_layer(self, layers: int) -> tuple[int, ...]:
         """Return the units to add, layer by layer."""

@@ -1,4 +1,4 @@
-"""A later task of DEN in training: five phases, each freeing some of the weights.
+"""A later task of DEN in training: four phases, each freeing some of the weights.
 
 A weight that a phase does not free has its gradient set to zero under a new Adam, so it keeps its
 bits. The penalties with corners are proximal steps in Adam's own metric, which make exact zeros.
@@ -19,7 +19,7 @@ from sigmatau.methods.den_units import connected, drift, expanded, split, thinne
 from sigmatau.methods.phases import Phased
 from sigmatau.training import Loss
 
-CONNECT, RETRAIN, EXPAND, HOLD, SPLIT = range(5)
+CONNECT, RETRAIN, EXPAND, SPLIT = range(4)
 _BETA2, _EPS = 0.999, 1e-8
 
 
@@ -42,8 +42,7 @@ class DENTrainee(Phased):
         self.selected = [torch.ones(p.units, dtype=torch.bool) for p in old]
         self.doubled = [torch.zeros(p.units, dtype=torch.bool) for p in old]
         self.reached = torch.tensor(torch.inf, dtype=torch.float64)
-        short = settings.short
-        lengths = [short, settings.epochs, short, short, short] if old else [settings.epochs]
+        lengths = settings.phases if old else (settings.epochs,)
         super().__init__(chain.assemble(parts), loss, None, lengths, settings.lr_decay)
         self._ready(CONNECT)
 
@@ -58,9 +57,8 @@ class DENTrainee(Phased):
         elif phase == EXPAND and float(self.reached) > chosen.loss_threshold:
             drawn = torch.Generator().manual_seed(self.seed)
             parts = expanded(self.chain, parts, chosen.by_layer(len(self.old)), drawn)
-        elif phase == HOLD:
-            parts = thinned(parts, [p.units for p in self.old])
         elif phase == SPLIT:
+            parts = thinned(parts, [p.units for p in self.old])
             far = [d.cpu() > chosen.split_threshold for d in drift(parts, self.old)]
             self._mark(self.doubled, far)
             parts = split(parts, self.old, far)
@@ -148,12 +146,7 @@ class DENTrainee(Phased):
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter, alpha=chosen.weight_decay)
-        if self.phase in (HOLD, SPLIT):
-            for (stage, layer), was in zip(self.layers, self.old, strict=False):
-                n, m = was.weight.shape[:2]
-                assert layer.weight.grad is not None
-                gone = stage.shaped(layer.weight)[:n, :m] - was.weight
-                stage.shaped(layer.weight.grad)[:n, :m].add_(gone, alpha=2 * chosen.drift)
+            self._hold()
         for held, mask in self.masks.items():
             if held.grad is not None:
                 held.grad.mul_(mask)
@@ -168,6 +161,17 @@ class DENTrainee(Phased):
                 square = self._shrink(layer.weight, lr, self.masks[layer.weight])
                 new, squares = (stage.shaped(t)[was.units :] for t in (layer.weight, square))
                 _shrink_groups(new, squares, lr, chosen.group)
+
+    def _hold(self) -> None:
+        """Draw what is old to where it was, biases too: past tasks read them all."""
+        for (stage, layer), was in zip(self.layers, self.old, strict=False):
+            n, m = was.weight.shape[:2]
+            assert layer.weight.grad is not None
+            gone = stage.shaped(layer.weight)[:n, :m] - was.weight
+            stage.shaped(layer.weight.grad)[:n, :m].add_(gone, alpha=2 * self.settings.drift)
+            if layer.bias is not None and was.bias is not None:
+                assert layer.bias.grad is not None
+                layer.bias.grad[:n].add_(layer.bias[:n] - was.bias, alpha=2 * self.settings.drift)
 
     def _shrink(self, weight: Tensor, lr: float, mask: Tensor | None = None) -> Tensor:
         """Draw weights to zero by l1, in Adam's metric, and return its mean squares."""
