@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 import torch
@@ -190,6 +190,15 @@ def test_all_phases_but_the_last_may_be_shorter():
     net.learn("0", FIRST, progress=False)
     report = net.learn("1", SECOND, progress=False)
     assert len(report.epochs) == sum(net.settings.phases) == 2 + 2 + 2 + 7
+
+
+def test_the_epoch_that_is_kept_is_of_the_last_phase():
+    net, worse = net_of(epochs=2, select_last=5), count()
+    net.learn("0", FIRST, progress=False)
+    report = net.learn(
+        "1", SECOND, SECOND, metric=lambda outputs, targets: -next(worse), progress=False
+    )
+    assert report.selected == 6  # the first of two: before it, the network may be another one
 
 
 @pytest.mark.parametrize("kind", BUILD)

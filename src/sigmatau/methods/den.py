@@ -111,7 +111,7 @@ class DEN(Method[DENState]):
         chosen = self.settings
         if not state.tasks:
             return chosen.epochs, chosen.select_last
-        return sum(chosen.phases), chosen.select_last
+        return sum(chosen.phases), min(chosen.select_last, chosen.phases[-1])
 
     def _begin(self, state: DENState, task: str, facts: Facts, criterion: Loss) -> Trainee:
         parts = self.chain.parts()
