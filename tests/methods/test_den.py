@@ -230,6 +230,20 @@ def test_what_is_old_is_held_by_the_square_of_its_drift(kind):
         torch.testing.assert_close(parameter.grad, expected)
 
 
+def test_a_price_on_drift_keeps_old_units_where_they_were():
+    moved = {}
+    for price in (0.0, 100.0):
+        net = net_of(drift=price, loss_threshold=1e9, split_threshold=1e9)
+        net.learn("0", FIRST, progress=False)
+        before = net._memory.state.trunk
+        net.learn("1", SECOND, progress=False)
+        pairs = list(zip(net._memory.state.trunk, before, strict=True))
+        weights = sum(float((now.weight - was.weight).norm()) for now, was in pairs)
+        moved[price] = weights, sum(float((now.bias - was.bias).norm()) for now, was in pairs)
+    assert moved[100.0][0] < moved[0.0][0] / 2
+    assert moved[100.0][1] < moved[0.0][1] / 2
+
+
 def test_groups_shrink_to_the_minimum_of_their_objective():
     rows = (
         torch.randn(4, 3, 2, generator=generator()) * torch.tensor([1, 1, 0.1, 1e-3])[:, None, None]
