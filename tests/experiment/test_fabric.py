@@ -167,7 +167,7 @@ def test_options_of_the_command_line_go_before_the_recipe(tmp_path: Path) -> Non
 
 
 def test_a_precision_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="should be '32-true' or 'bf16-mixed'"):
+    with pytest.raises(ConfigError, match="should be '32-true', 'bf16-mixed' or 'auto'"):
         Cell.of({"stream": "digits", "method": "apd1", "precision": "16-mixed"})
 
 

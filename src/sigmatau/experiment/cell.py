@@ -31,6 +31,7 @@ from sigmatau.experiment.build import Plan
 from sigmatau.experiment.checkpoint import Checkpoint, Recorder, Scores
 from sigmatau.experiment.config import Cell
 from sigmatau.experiment.files import FORMAT, locked, make_folder, read_json, write_json
+from sigmatau.experiment.precision import settled
 from sigmatau.methods.base import Report
 from sigmatau.report import drift
 from sigmatau.streams.base import Pair
@@ -61,6 +62,7 @@ def run_cell(
     after each task how many are learnt, their mean score and the capacity.
     """
     folder = make_folder(Path(folder))
+    cell = settled(cell, folder)
     if (done := finished(cell, folder)) is not None:
         return done
     with locked(folder / "lock") as mine:
@@ -102,7 +104,7 @@ def finished(cell: Cell, folder: Path) -> dict[str, Any] | None:
             f"{folder} is of results format {told}, and this sigmatau writes format {FORMAT}: use "
             "the version that wrote it, or another --out"
         )
-    wanted, there = cell.same_work(), Cell.of(about["cell"]).same_work()
+    wanted, there = settled(cell, folder).same_work(), Cell.of(about["cell"]).same_work()
     if different := [k for k in wanted if wanted[k] != there[k]]:
         told = ", ".join(f"{k}: {there[k]} there, {wanted[k]} now" for k in different)
         raise ConfigError(f"{folder} holds another cell ({told}): give another --out")

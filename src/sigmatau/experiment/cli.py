@@ -30,7 +30,7 @@ Devices = Annotated[
     typer.Option(min=1, help="Processes that share each batch of a cell.", show_default="1"),
 ]
 Precision = Annotated[
-    str | None, typer.Option(help="Of losses and their gradients: 32-true, or bf16-mixed.")
+    str | None, typer.Option(help="Of losses and their gradients: 32-true, bf16-mixed, or auto.")
 ]
 Track = Annotated[
     list[str] | None, typer.Option("--track", help="tensorboard or mlflow, beside the files.")

@@ -57,8 +57,10 @@ class Common(Settings):
     )
     trace: bool = Field(False, description="keep the weights of all tasks after each task")
     devices: int = Field(1, ge=1, description="processes that share the work of each batch")
-    precision: Literal["32-true", "bf16-mixed"] = Field(
-        "32-true", description="of the loss and its gradient; weights and steps stay in 32 bits"
+    precision: Literal["32-true", "bf16-mixed", "auto"] = Field(
+        "32-true",
+        description="of the loss and its gradient (weights and steps stay in 32 bits); auto: "
+        "bf16-mixed where the processor has instructions for it",
     )
     threads: int = Field(1, ge=1, description="threads of one cell; the result may depend on it")
     checkpoint_seconds: float = Field(

@@ -41,9 +41,10 @@ def cell_folder(out: str | Path, cell: Cell) -> Path:
 def check(cells: Iterable[Cell], root: str | Path | None = None) -> None:
     """Build one cell of every row, so that what cannot run is told before anything does."""
     from sigmatau.experiment.build import Plan
+    from sigmatau.experiment.precision import settled
 
     seen: set[tuple[str, str]] = set()
-    for cell in cells:
+    for cell in map(settled, cells):
         if cell.parallel:
             import_module("sigmatau.experiment.ranks")  # to see that it has what it needs
         if (key := (cell.name, str(cell.order))) not in seen:

@@ -150,6 +150,7 @@ def started(cell: Cell, folder: Path, root: Path | None) -> Iterator[Fabric]:
 
 def _connected(cell: Cell, rank: int, port: int) -> Fabric:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # else Fabric would choose for us
+    assert cell.precision != "auto", "a cell is settled before it runs"
     strategy: Any = "auto" if cell.devices == 1 else DDPStrategy(timeout=PATIENCE)
     fabric = Fabric(
         accelerator="cpu",

@@ -18,6 +18,7 @@ from sigmatau.errors import FileError
 from sigmatau.experiment.build import Plan
 from sigmatau.experiment.config import Cell
 from sigmatau.experiment.files import FORMAT, locked, make_folder, read_json, write_json
+from sigmatau.experiment.precision import accepted, begun_in
 from sigmatau.methods import registry
 
 BESIDE = ("metrics.jsonl", "parameters.json")
@@ -31,7 +32,9 @@ def take_over(
     taken = []
     for cell, folder in cells if known else ():
         plan = Plan(cell, root)
-        source = known.get(_work(plan.resolved(plan.method())))
+        resolved = plan.resolved(plan.method())
+        alike = [_work({**resolved, "precision": p}) for p in accepted(cell)]
+        source = next((known[work] for work in alike if work in known), None)
         if source is not None and _copy(source, cell, folder):
             taken.append(cell)
     return taken
@@ -70,7 +73,8 @@ def _copy(source: Path, cell: Cell, folder: Path) -> bool:
         # What a run left half done goes first: it must not be taken up beside these files.
         for stale in [folder / "status.json", folder / "failure.json", *folder.glob("*.st")]:
             stale.unlink(missing_ok=True)
-        write_json(folder / "config.json", {**about, "cell": cell.model_dump(mode="json")})
+        named = {**cell.model_dump(mode="json"), "precision": begun_in(about)}
+        write_json(folder / "config.json", {**about, "cell": named})
         for name in BESIDE:
             if (source / name).exists():
                 shutil.copyfile(source / name, folder / name)
