@@ -35,6 +35,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "fixed": {"retroactive": "off"},
     "ewc": {"retroactive": "off", "penalty": "ewc", "fisher_samples": 30},
     "settled": {"l1": 1e-2, "l1_until": 0.5},
+    "cut": {"l1": 1e-3, "l1_until": 0.5, "l1_cut": 1.0},
     "apd2": {"consolidate_every": 2, "l1": 1e-3},
     "budget": {"budget": 0.6},
     "no-mask": {"mask": False},
@@ -485,6 +486,17 @@ def test_l1_holds_for_its_part_of_the_training_and_chooses() -> None:
     assert all(bool((c <= chosen[4]).all()) for c in chosen[5:])
 
 
+def test_a_cut_leaves_fewer_nonzeros_and_past_tasks_where_they_are() -> None:
+    chosen = {"l1": 2e-2, "l1_until": 0.5}
+    plain, cut = (learnt("a", "b", "c", **chosen, l1_cut=lrs) for lrs in (0.0, 2.0))
+    grown, less = (sum(net.infos[t].growth for t in "abc") for net in (plain, cut))
+    assert less < 0.8 * grown
+    x = blobs(5)[0]
+    before = learnt("a", "b", **chosen, l1_cut=2.0)
+    for task in ("a", "b"):
+        assert torch.allclose(before.predict(task, x), cut.predict(task, x), atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
@@ -498,6 +510,7 @@ def test_l1_holds_for_its_part_of_the_training_and_chooses() -> None:
         ({"sparse": False, "budget": 0.1}, "sparse=False"),
         ({"budget": 0.1, "retroactive": "gradient"}, "retroactive"),
         ({"budget": 0.1, "l1_until": 0.5}, "needs an l1"),
+        ({"l1": 1e-3, "l1_cut": 2.0}, "l1_cut needs l1_until"),
         ({"retroactive": "gradient", "l1_until": 0.5}, "needs an l1, and retroactive"),
         ({"l2": 0.0}, "l2=0"),
         ({"penalty": "ewc"}, "retroactive='off'"),

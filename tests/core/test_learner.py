@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sigmatau.core.layout import Weight
 from sigmatau.core.learner import Decomposed
-from sigmatau.core.proximal import dead_zone
+from sigmatau.core.proximal import dead_zone, huber
 from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, rewrite
 from sigmatau.core.sparse import Sparse
 
@@ -152,6 +154,68 @@ def test_settled_nonzeros_stay_the_only_ones_and_are_shrunk_no_more() -> None:
     assert gradient[kept].abs().max() < 0.01
     (gradient,) = torch.autograd.grad(loss(shrunk.theta, 0), shrunk.theta)
     assert gradient[kept].abs().min() > 0.3
+
+
+def test_small_nonzeros_are_dropped_when_l1_ends_and_large_ones_trained_on() -> None:
+    w = weight()
+    with torch.no_grad():
+        w.delta.copy_(torch.linspace(-0.06, 0.05, 12).view(SHAPE))
+    large = w.delta.abs() > 0.03
+    held = w.delta.clone()
+    w.settle(l1=0.4, least=0.03)
+    assert torch.equal(w.delta, held * large)
+    assert torch.equal(w.theta, w.shared * w.spread(w.mask) + w.delta)
+    for step in range(5):
+        loss(w.theta, step).backward()
+        w.step(step + 1, 1e-2, 0.4, 0.0)
+    assert torch.equal(w.delta != 0, large)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.5, 1e4]), st.booleans())
+def test_a_delta_takes_over_what_shared_weights_moved_where_that_is_cheaper(
+    seed: int, drift: float, mask: bool
+) -> None:
+    """Theta stays, and the objective over all tasks, evaluated in full, is never the worse."""
+    g = torch.Generator().manual_seed(seed)
+    price, least = 0.4, 0.01
+    masks = [torch.rand(SHAPE[0], generator=g) * 0.5 + 0.5 for _ in range(3)]
+    deltas = [
+        Sparse.from_dense(torch.randn(SHAPE, generator=g) * (torch.rand(SHAPE, generator=g) < 0.6))
+        for _ in masks
+    ]
+    past = PastTasks(Weight("w", SHAPE, 0), deltas, masks, price, drift)
+    w = weight(mask=mask, penalty=SharedPenalty.retroactive(past))
+    with torch.no_grad():
+        w.shared.add_(torch.randn(SHAPE, generator=g))
+        w.delta.copy_(torch.randn(SHAPE, generator=g) * (torch.rand(SHAPE, generator=g) < 0.7))
+    w.compose()
+
+    def objective() -> float:
+        drifts = [(w.shared - w.before) * m[:, None] for m in masks]
+        residuals = [d.dense() - drift for d, drift in zip(deltas, drifts, strict=True)]
+        best = sum(huber(r.double(), price, drift).sum() for r in residuals)
+        return float(best + price * w.delta.double().abs().sum())
+
+    before, theta = objective(), w.theta.detach().clone()
+    w._split(price, least)
+    w.compose()
+    assert torch.allclose(w.theta, theta, atol=1e-6)
+    # A movement too small to be kept goes whatever it costs.
+    assert objective() <= before + price * least * len(masks) * 12 + 1e-3
+    assert w.penalty is None
+
+
+def test_a_movement_that_past_tasks_are_glad_of_stays_in_the_shared_weights() -> None:
+    glad = Sparse.from_dense(torch.tensor([1.0, -1.0, 0.0])[:, None].expand(SHAPE).contiguous())
+    past = PastTasks(Weight("w", SHAPE, 0), [glad] * 3, [None] * 3, 0.4, 1e4)
+    w = weight(penalty=SharedPenalty.retroactive(past))
+    with torch.no_grad():
+        w.shared.add_(0.5)
+    own = w.spread(w.mask) * (w.shared - w.before)
+    w.settle(l1=0.4, least=0.01)
+    assert torch.allclose(w.shared - w.before, torch.tensor([0.5, 0, 0])[:, None].expand(SHAPE))
+    assert torch.equal(w.delta[0], torch.zeros(4))
+    assert torch.allclose(w.delta[1:], own[1:])
 
 
 def test_the_support_of_a_budget_is_kept() -> None:

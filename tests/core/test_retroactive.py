@@ -15,6 +15,7 @@ from sigmatau.core.layout import Weight
 from sigmatau.core.proximal import dead_zone, huber, soft_threshold
 from sigmatau.core.retroactive import (
     EATEN,
+    Curve,
     PastTasks,
     SharedPenalty,
     far,
@@ -53,6 +54,18 @@ def by_autograd(past: PastTasks, moved: Tensor) -> Tensor:
         total = total + huber(delta.dense().double() - m.double() * d, past.l1, past.l2).sum()
     (grad,) = torch.autograd.grad(total, d)
     return grad.float()
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.3, float("inf")])
+@pytest.mark.parametrize("curvature", [0.0, 0.5, 40.0])
+def test_a_curves_cost_is_the_integral_of_its_derivative(curvature: float, bound: float) -> None:
+    curve = Curve(0.2, curvature, bound)
+    steps = torch.linspace(0, 1, 20_001, dtype=torch.float64)
+    for end in (-1.5, 0.0, 0.004, 2.0):
+        along = curve.bend(end * steps) + curve.linear
+        integral = end * torch.trapezoid(along, steps)
+        got = curve.cost(torch.tensor([end], dtype=torch.float64))
+        assert torch.allclose(got, integral, atol=1e-6)
 
 
 @pytest.mark.parametrize("l1", PRICES)

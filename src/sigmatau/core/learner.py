@@ -108,10 +108,37 @@ class Decomposed:
             l1_prox_(self.delta, lr / root, l1, limit)
         self.compose()
 
-    def settle(self) -> None:
-        """Let the delta have no other nonzeros from now on, and no price on them."""
-        if self.support is None:
-            self.support = (self.delta != 0).to(self.delta.dtype)
+    def settle(self, l1: float = 0.0, least: float = 0.0) -> None:
+        """Let the delta have no other nonzeros from now on, and no price on them.
+
+        With `least`, entries of at most that size are dropped: one that is smaller than a few steps
+        is nonzero because of the last batches, not of the task. The shared weights are at rest from
+        then on.
+        """
+        if self.support is not None:
+            return
+        if least:
+            self._split(l1, least)
+            self.delta.masked_fill_(self.delta.abs() <= least, 0.0)
+            self.compose()
+        self.support = (self.delta != 0).to(self.delta.dtype)
+
+    @torch.no_grad()
+    def _split(self, l1: float, least: float) -> None:
+        """Let the delta take over what the shared weights moved, where that is cheaper.
+
+        Both follow the same gradient, so both have moved where one would do. A movement stays in
+        the shared weights if past tasks ask no more for it than l1 would in the delta, and if it is
+        larger than what is dropped. Theta stays the same.
+        """
+        if self.penalty is None:
+            return
+        moved, mask = self.shared - self.before, self.mask
+        own = moved if mask is None else moved * self.spread(mask)
+        goes = (self.penalty.curve.cost(moved) > l1 * own.abs()) | (moved.abs() <= least)
+        self.delta.add_(own.masked_fill_(~goes, 0.0))
+        self.shared.copy_(torch.where(goes, self.before, self.shared))
+        self.penalty = None
 
     def refresh(self) -> None:
         """Look again at entries where the shared weights moved past a past task's delta."""

@@ -219,6 +219,14 @@ class Curve:
         bound = torch.as_tensor(self.bound, dtype=pull.dtype, device=pull.device)
         return torch.minimum(torch.maximum(pull, -bound), bound)
 
+    def cost(self, moved: Tensor) -> Tensor:
+        """Return the integral of the derivative from 0 to `moved`, for a centre of 0."""
+        pull = self.bend(moved)
+        curvature = torch.as_tensor(self.curvature, dtype=pull.dtype, device=pull.device)
+        # Where the curvature is 0 so is the pull.
+        bent = pull * pull / (2 * curvature).clamp(min=torch.finfo(pull.dtype).tiny)
+        return pull * moved - bent + self.linear * moved
+
     def prox(self, moved: Tensor, step: Tensor, limit: Tensor) -> Tensor:
         """Return the movement after a proximal step of size `step`, of at most `limit`."""
         rules = (step, self.curvature, self.bound, limit, self.linear)

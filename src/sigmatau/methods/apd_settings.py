@@ -33,6 +33,11 @@ class APDSettings(TrainingSettings):
         le=1,
         description="share of the training in which l1 holds; then the nonzeros stay",
     )
+    l1_cut: float = Field(
+        0.0,
+        ge=0,
+        description="nonzeros of at most so many learning rates are dropped when l1 ends",
+    )
     retroactive: Literal["closed", "gradient", "off"] = Field(
         "closed", description="how past deltas follow the shared weights; off is APD-Fixed"
     )
@@ -64,6 +69,8 @@ class APDSettings(TrainingSettings):
             raise ValueError("a budget needs retroactive='closed' or 'off'")
         if self.l1_until < 1 and (self.price == 0 or self.retroactive == "gradient"):
             raise ValueError("l1_until needs an l1, and retroactive='closed' or 'off'")
+        if self.l1_cut and self.l1_until == 1:
+            raise ValueError("l1_cut needs l1_until below 1: what is left is trained on")
         if self.retroactive != "off" and self.l2 == 0:
             raise ValueError("l2=0 would erase past tasks: raise it, or use retroactive='off'")
         if self.penalty == "ewc" and self.retroactive != "off":

@@ -47,13 +47,17 @@ class APDTrainee(Trainee):
         self.epoch, self.epochs = epoch, epochs
         if epoch >= self.settings.l1_until * epochs:
             # l1 has chosen. What it kept it also shrank: the rest of the training makes that good.
-            for weight in self.decomposed:
-                weight.settle()
+            self._settle(epoch)
+
+    def _settle(self, epoch: int) -> None:
+        chosen = self.settings
+        least = chosen.l1_cut * chosen.lr * chosen.lr_decay**epoch
+        for weight in self.decomposed:
+            weight.settle(chosen.price, least)
 
     def resumes(self, state: Mapping[str, Tensor]) -> None:
-        for weight in self.decomposed:
-            if f"extra/{weight.weight.name}:support" in state:
-                weight.settle()
+        if any(name.endswith(":support") for name in state):
+            self._settle(0)
 
     def begins_batch(self, batch: int, batches: int) -> None:
         if self.entries is None or int(self.rounds) == ROUNDS:
@@ -70,6 +74,8 @@ class APDTrainee(Trainee):
 
     @property
     def selectable(self) -> bool:
+        if self.settings.l1_cut and self.epoch < self.epochs - 1:
+            return self.epoch >= self.settings.l1_until * self.epochs
         return self.entries is None or int(self.rounds) == ROUNDS
 
     def _cut_back(self, entries: int) -> None:
