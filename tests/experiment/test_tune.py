@@ -50,6 +50,16 @@ def test_a_list_is_tried_through_each_value_once(tmp_path: Path) -> None:
     assert told["cell"]["part"] == "val"
 
 
+@pytest.mark.parametrize("trials", [2, 10])
+def test_two_workers_never_try_the_same_of_a_list(tmp_path: Path, trials: int) -> None:
+    cell = tiny("apd1", settings={"epochs": 1})
+    listed = Search(cell, choices_of(["l1=[1e-4, 1e-3]", "l2=[1, 10]"]), str(tmp_path))
+    tune(listed, trials, workers=2)
+    tried = [tuple(t["settings"].values()) for t in log(tmp_path)]
+    assert len(tried) == len(set(tried)) == min(trials, 4)
+    assert all(t["state"] == "complete" for t in log(tmp_path))
+
+
 @pytest.mark.parametrize("before", [0, 2])
 def test_a_list_goes_on_after_a_trial_that_was_killed(tmp_path: Path, before: int) -> None:
     cell = tiny("apd1", settings={"epochs": 1})

@@ -56,6 +56,19 @@ def test_a_line_of_ours_is_what_its_definition_says(tmp_path: Path) -> None:
     assert line(made(tmp_path), "apd1").cells == "3/4, 1 missing"
 
 
+def test_times_are_compared_where_they_were_taken(tmp_path: Path) -> None:
+    slow = {"machine": {"cpu": "a slow one"}}
+    put(tmp_path, result("stl", seconds=100))
+    put(tmp_path, result("stl", "B", seconds=1000, **slow))
+    put(tmp_path, result("apd1", seconds=200))
+    put(tmp_path, result("apd1", "B", seconds=2000, **slow))
+    put(tmp_path, result("apd1", "C", seconds=7, machine={"cpu": "nobody else's"}))
+    table = made(tmp_path)
+    times = {row.group.label: row.ours["time"] for row in table.rows}
+    assert times == {"stl": pytest.approx(1), "apd1": pytest.approx(2)}
+    assert any("100.0 s a task on a slow one in 32-true" in note for note in table.notes)
+
+
 def test_what_one_run_cannot_tell_is_left_empty(tmp_path: Path) -> None:
     put(tmp_path, result("apd1"))
     values = line(made(tmp_path), "apd1").values

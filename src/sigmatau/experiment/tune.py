@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +110,12 @@ class Search:
             return -float(result["capacity"]["paper"])
         return float(result["average_accuracy"])
 
-    def _sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        if all(choice.values for choice in self.choices.values()):  # lists are tried through
-            grid = {key: choice.values for key, choice in self.choices.items()}
-            return optuna.samplers.GridSampler(grid, seed=seed)
-        return optuna.samplers.TPESampler(seed=seed)
+    def combinations(self) -> list[dict[str, Any]]:
+        """Return all there is to try, if that can be counted: lists are tried through."""
+        if not all(choice.values for choice in self.choices.values()):
+            return []
+        lists = (choice.values for choice in self.choices.values())
+        return [dict(zip(self.choices, values, strict=True)) for values in product(*lists)]
 
     def told(self) -> dict[str, Any]:
         """Return what is searched, for the log."""
@@ -124,15 +126,14 @@ class Search:
         }
 
     def study(self, seed: int | None = None) -> optuna.Study:
-        """Open the study; with a seed, to run trials."""
+        """Open the study; with the seed of what is drawn, to run trials."""
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         return optuna.create_study(
             storage=f"sqlite:///{Path(self.out) / 'study.db'}",
             study_name="tune",
             load_if_exists=True,
             direction="maximize",
-            # A grid's sampler takes it ill when trials are told from outside of a search.
-            sampler=optuna.samplers.RandomSampler() if seed is None else self._sampler(seed),
+            sampler=optuna.samplers.TPESampler(seed=seed),
             pruner=optuna.pruners.MedianPruner(STARTUP, n_warmup_steps=1),
         )
 
@@ -154,6 +155,11 @@ def tune(search: Search, trials: int, workers: int = 1) -> dict[str, Any]:
             study.enqueue_trial(trial.params, skip_if_exists=False)
         done = len(study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED]))
         left = max(0, trials - done)
+        if combinations := search.combinations():
+            # Laid out beforehand, as two workers that draw by themselves may draw the same.
+            for values in combinations:
+                study.enqueue_trial(values, skip_if_exists=True)
+            left = min(left, len(study.get_trials(states=[TrialState.WAITING])))
         shares = [left // workers + (i < left % workers) for i in range(workers)]
         with parallel_config("loky", n_jobs=workers, inner_max_num_threads=search.cell.threads):
             Parallel()(
@@ -195,6 +201,7 @@ def _conclude(study: optuna.Study, search: Search, out: Path) -> dict[str, Any]:
             **{k: trial.user_attrs.get(k) for k in ("score", "capacity", "tasks", "cell")},
         }
         for trial in study.get_trials(deepcopy=False)
+        if trial.state != TrialState.WAITING
     ]
     write_json(out / "trials.json", {"search": search.told(), "trials": log})
     fitting = [t for t in log if t["state"] == "complete" and (t["value"] or 0) >= 0]

@@ -145,7 +145,7 @@ def table(results: Results, stream: str, reference: Group | None = None) -> Tabl
     """Put a stream's table together; `reference` is STL run elsewhere, for want of one here."""
     found = groups(results, stream)
     plain = next((g for name in PLAIN for g in found if g.method == name and g.done), None)
-    pace = None if plain is None else _pace(plain)
+    pace = {} if plain is None else _pace(plain)
     benchmark = BENCHMARKS.get(stream)
     published = benchmark.rows if benchmark else ()
     ours = {group.label: _ours(group, pace) for group in found}
@@ -182,8 +182,8 @@ def table(results: Results, stream: str, reference: Group | None = None) -> Tabl
         notes.append("The sd of ours is over all cells, orders and seeds alike.")
     if plain is not None:
         notes.append(
-            f"Time is relative to {plain.label} ({pace:,.1f} s a task); it tells something only "
-            "of runs on like machines."
+            f"Time is relative to {plain.label} on the same kind of processor and in the same "
+            f"precision ({', '.join(f'{s:,.1f} s a task {where}' for where, s in pace.items())})."
         )
     return Table(
         stream,
@@ -195,9 +195,18 @@ def table(results: Results, stream: str, reference: Group | None = None) -> Tabl
     )
 
 
-def _pace(group: Group) -> float:
-    """Return the seconds of a task at the median, as a machine may have been busy for a while."""
-    return float(np.median([seconds for r in group.done for seconds in r.done.task_seconds]))
+def _pace(group: Group) -> dict[str, float]:
+    """Return the seconds of a task by where it ran, at the median: a machine may have been busy."""
+    seconds: dict[str, list[float]] = {}
+    for run in group.done:
+        seconds.setdefault(_where(run), []).extend(run.done.task_seconds)
+    return {where: float(np.median(each)) for where, each in seconds.items()}
+
+
+def _where(run: Run) -> str:
+    """Return what times depend on but for the work itself."""
+    kind, precision = run.done.machine.get("cpu", "?"), run.config.get("precision", "32-true")
+    return f"on {kind} in {precision}"
 
 
 def _protocol(rows: Sequence[Group], tasks: int) -> list[str]:
@@ -244,7 +253,7 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     return rest | {f"settings.{k}": v for k, v in settings.items()}
 
 
-def _ours(group: Group, pace: float | None) -> dict[str, float]:
+def _ours(group: Group, pace: Mapping[str, float]) -> dict[str, float]:
     done = [run.done for run in group.done]
     if not done:
         return {}
@@ -262,8 +271,14 @@ def _ours(group: Group, pace: float | None) -> dict[str, float]:
     performance = group.performance()
     if len(performance) > 1 and common_tasks(performance):
         values |= {"aopd": 100 * aopd(performance), "mopd": 100 * mopd(performance)}
-    if pace:
-        values["time"] = _pace(group) / pace
+    times = [
+        seconds / pace[_where(run)]
+        for run in group.done
+        if pace.get(_where(run))
+        for seconds in run.done.task_seconds
+    ]
+    if times:
+        values["time"] = float(np.median(times))
     return values
 
 
