@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -149,30 +150,40 @@ def tune(search: Search, trials: int, workers: int = 1) -> dict[str, Any]:
             )
         study = search.study()
         _same_search(study, search)
-        for trial in study.get_trials(states=[TrialState.RUNNING]):
-            # Whoever ran it is gone. Its cell goes on where it was left.
-            study.tell(trial.number, state=TrialState.FAIL)
-            study.enqueue_trial(trial.params, skip_if_exists=False)
-        done = len(study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED]))
-        left = max(0, trials - done)
-        if combinations := search.combinations():
-            # Laid out beforehand, as two workers that draw by themselves may draw the same.
-            for values in combinations:
-                study.enqueue_trial(values, skip_if_exists=True)
-            left = min(left, len(study.get_trials(states=[TrialState.WAITING])))
-        shares = [left // workers + (i < left % workers) for i in range(workers)]
+        begun = study.get_trials(states=[TrialState.RUNNING])
+        for trial in begun:
+            study.tell(trial.number, state=TrialState.FAIL)  # whoever ran it is gone
+        states = [TrialState.COMPLETE, TrialState.PRUNED]
+        tried = [trial.params for trial in study.get_trials(states=states)]
+        left = max(0, trials - len(tried))
+        # What is known to be wanted is dealt out here: workers that look for it by themselves may
+        # find the same. A trial that was cut off is wanted again; its cell goes on where it was.
+        listed = search.combinations()
+        wanted = [v for v in listed or [t.params for t in begun] if v not in tried][:left]
+        drawn = 0 if listed else left - len(wanted)
         with parallel_config("loky", n_jobs=workers, inner_max_num_threads=search.cell.threads):
+            seed = search.cell.seed + 1000 * len(tried)
+            shares = [drawn // workers + (i < drawn % workers) for i in range(workers)]
             Parallel()(
-                delayed(_work)(search, share, seed)
-                for seed, share in enumerate(shares, search.cell.seed + 1000 * done)
-                if share
+                delayed(_work)(search, wanted[i::workers], share, seed + i)
+                for i, share in enumerate(shares)
             )
         return _conclude(study, search, out)
 
 
-def _work(search: Search, trials: int, seed: int) -> None:
+def _work(search: Search, wanted: Sequence[dict[str, Any]], drawn: int, seed: int) -> None:
+    """Try what is wanted, and so many trials that are drawn."""
     logging.getLogger("optuna").setLevel(logging.WARNING)
-    search.study(seed).optimize(search.objective, n_trials=trials, catch=(SigmatauError,))
+    study = search.study(seed)
+    draws = study.sampler
+    for values in wanted:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.sampler = optuna.samplers.PartialFixedSampler(values, draws)
+        study.optimize(search.objective, n_trials=1, catch=(SigmatauError,))
+    study.sampler = draws
+    if drawn:
+        study.optimize(search.objective, n_trials=drawn, catch=(SigmatauError,))
 
 
 def _same_search(study: optuna.Study, search: Search) -> None:
@@ -201,7 +212,6 @@ def _conclude(study: optuna.Study, search: Search, out: Path) -> dict[str, Any]:
             **{k: trial.user_attrs.get(k) for k in ("score", "capacity", "tasks", "cell")},
         }
         for trial in study.get_trials(deepcopy=False)
-        if trial.state != TrialState.WAITING
     ]
     write_json(out / "trials.json", {"search": search.told(), "trials": log})
     fitting = [t for t in log if t["state"] == "complete" and (t["value"] or 0) >= 0]
