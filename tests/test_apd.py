@@ -36,6 +36,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "ewc": {"retroactive": "off", "penalty": "ewc", "fisher_samples": 30},
     "settled": {"l1": 1e-2, "l1_until": 0.5},
     "cut": {"l1": 1e-3, "l1_until": 0.5, "l1_cut": 1.0},
+    "rising": {"l1": 1e-3, "l1_growth": 1.0},
     "apd2": {"consolidate_every": 2, "l1": 1e-3},
     "budget": {"budget": 0.6},
     "no-mask": {"mask": False},
@@ -497,6 +498,20 @@ def test_a_cut_leaves_fewer_nonzeros_and_past_tasks_where_they_are() -> None:
         assert torch.allclose(before.predict(task, x), cut.predict(task, x), atol=1e-4)
 
 
+@pytest.mark.parametrize("form", ["closed", "gradient", "off"])
+def test_a_price_can_rise_with_the_number_of_tasks(form: str) -> None:
+    price, power = 2e-3, 2.0
+    rising = learnt(*"abcd", l1=price, l1_growth=power, retroactive=form)
+    steps = learnt("a", "b", l1=price, retroactive=form)
+    for past, task in ((2, "c"), (3, "d")):
+        steps.settings = steps.settings.model_copy(update={"l1": price * past**power})
+        steps.learn(task, blobs(ord(task)), blobs(ord(task), rows=30))
+    x = blobs(5)[0]
+    for task in "abcd":
+        assert torch.equal(rising.predict(task, x), steps.predict(task, x))
+    assert rising.infos["d"].growth < learnt(*"abcd", l1=price, retroactive=form).infos["d"].growth
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
@@ -507,6 +522,7 @@ def test_a_cut_leaves_fewer_nonzeros_and_past_tasks_where_they_are() -> None:
         ({"budget": 1.5}, "budget=1.5"),
         ({"budget": 0.1, "l1": 1e-3}, "l1 or budget"),
         ({"budget_growth": 0.5}, "budget_growth needs a budget"),
+        ({"budget": 0.1, "l1_growth": 0.5}, "l1_growth needs an l1"),
         ({"sparse": False, "budget": 0.1}, "sparse=False"),
         ({"budget": 0.1, "retroactive": "gradient"}, "retroactive"),
         ({"budget": 0.1, "l1_until": 0.5}, "needs an l1"),

@@ -17,7 +17,7 @@ from torch import Tensor
 import sigmatau
 from sigmatau.core.proximal import soft_threshold
 from sigmatau.core.retroactive import EATEN
-from sigmatau.methods.apd import WORTHLESS
+from sigmatau.methods.apd_settings import WORTHLESS
 
 from .conftest import blobs, small_mlp
 
@@ -31,6 +31,7 @@ class Life(RuleBasedStateMachine):
             [
                 {"l1": 1e-3},
                 {"l1": 5e-3, "l2": 1.0},
+                {"l1": 5e-3, "l2": 1.0, "l1_growth": 0.5},
                 {"l1": 1e-3, "consolidate_every": 3},
                 {"retroactive": "off"},
                 {"shared": "fixed"},
@@ -85,7 +86,8 @@ class Life(RuleBasedStateMachine):
         self.net.learn(task, blobs(seed, rows=40), blobs(seed, rows=20))
         self.shared = {n: t.clone() for n, t in self.net._memory.state.shared().items()}
         if self.delta and chosen.retroactive == "closed" and chosen.moves:
-            reach = chosen.price / (2 * chosen.l2)
+            price = chosen.price * len(self.delta) ** chosen.l1_growth
+            reach = price / (2 * chosen.l2)
             for past in self.delta:
                 for name in self.weights:
                     moved = self.shared[name] - before[name]

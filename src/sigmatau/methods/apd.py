@@ -23,7 +23,6 @@ from sigmatau.core.container import Container, RawRecord, Record
 from sigmatau.core.fisher import diagonal_fisher
 from sigmatau.core.layout import Weight
 from sigmatau.core.learner import Decomposed
-from sigmatau.core.proximal import dead_zone
 from sigmatau.core.retroactive import PastTasks, SharedPenalty, far, rewrite
 from sigmatau.core.sparse import Sparse
 from sigmatau.core.state import APDState, Lazy, TaskPart, fresh_head
@@ -36,9 +35,6 @@ from sigmatau.methods.base import Method
 from sigmatau.methods.descent import PAPER
 from sigmatau.methods.registry import register
 from sigmatau.training import Loss, Trainee
-
-# Past tasks are kept to rounding if the dead zone is at most this part of the learning rate.
-WORTHLESS = 0.02
 
 
 @register("apd-fixed", retroactive="off")
@@ -102,7 +98,7 @@ class APDNet(Method[APDState]):
         if self.layout.head is not None and facts.outputs is not None:
             drawn = torch.Generator().manual_seed(self._seed("head", task))
             fresh_head(module, self.layout.head, facts.outputs, drawn)
-        chosen = self.settings
+        chosen = self._next(state)
         if not state.tasks:
             trained = [p for p in module.parameters() if p.requires_grad]
             adam = torch.optim.Adam(
@@ -138,18 +134,17 @@ class APDNet(Method[APDState]):
             if state.importance is not None:
                 strength = chosen.l2 * state.importance()[weight.name]
             return SharedPenalty.quadratic(strength)
-        return SharedPenalty.retroactive(self._past(state, weight), self._still)
+        return SharedPenalty.retroactive(self._past(state, weight), self._next(state).still)
 
-    @property
-    def _still(self) -> bool:
-        """Return whether what a past task may drift by is too little to be worth any drift."""
-        return dead_zone(self.settings.price, self.settings.l2) <= WORTHLESS * self.settings.lr
+    def _next(self, state: APDState) -> APDSettings:
+        """Return the settings of the task that is learnt next."""
+        return self.settings.after(len(state.tasks))
 
     def _past(self, state: APDState, weight: Weight) -> PastTasks:
         parts = [task() for task in state.tasks.values()]
         deltas = [part.deltas[weight.name] for part in parts]
         masks = [part.masks.get(weight.name) for part in parts]
-        return PastTasks(weight, deltas, masks, self.settings.price, self.settings.l2)
+        return PastTasks(weight, deltas, masks, self._next(state).price, self.settings.l2)
 
     def _entries(self, budget: float, past: int) -> int:
         """Return how many entries of deltas the budget has for a task that comes after `past`."""
@@ -169,7 +164,7 @@ class APDNet(Method[APDState]):
 
     def _reference(self, state: APDState, module: nn.Module, criterion: Loss) -> Trainee:
         past = {weight.name: self._past(state, weight) for weight in self.layout.weights}
-        return ReferenceTrainee(module, criterion, state.shared(), past, self.settings)
+        return ReferenceTrainee(module, criterion, state.shared(), past, self._next(state))
 
     @torch.no_grad()
     def _keep(
@@ -218,9 +213,9 @@ class APDNet(Method[APDState]):
         self, state: APDState, shared: Mapping[str, Tensor]
     ) -> dict[str, Lazy[TaskPart]]:
         """Return the past tasks with deltas that make up for what the shared weights moved."""
-        reach = dead_zone(self.settings.price, self.settings.l2)
+        chosen = self._next(state)
         moved = {w.name: shared[w.name] - state.shared()[w.name] for w in self.layout.weights}
-        beyond = {name: far(d, reach) for name, d in moved.items()}
+        beyond = {name: far(d, chosen.reach) for name, d in moved.items()}
         tasks = {}
         for name, held in state.tasks.items():
             part = held()
@@ -231,8 +226,8 @@ class APDNet(Method[APDState]):
                     moved[w.name],
                     beyond[w.name],
                     w.out_dim,
-                    reach,
-                    still=self._still,
+                    chosen.reach,
+                    chosen.still,
                 )
                 for w in self.layout.weights
             }

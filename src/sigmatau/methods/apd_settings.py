@@ -7,8 +7,11 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from sigmatau.config import TrainingSettings
+from sigmatau.core.proximal import dead_zone
 
 L1 = 4e-4  # the paper's middle value for CIFAR-100
+# Past tasks are kept to rounding if the dead zone is at most this part of the learning rate.
+WORTHLESS = 0.02
 
 
 class APDSettings(TrainingSettings):
@@ -26,6 +29,9 @@ class APDSettings(TrainingSettings):
     )
     budget_growth: float = Field(
         1.0, gt=0, le=1, description="n later tasks share n**this times one task's entries"
+    )
+    l1_growth: float = Field(
+        0.0, ge=0, description="the n-th later task pays n**this times l1, so that growth slows"
     )
     l1_until: float = Field(
         1.0,
@@ -67,6 +73,8 @@ class APDSettings(TrainingSettings):
             raise ValueError("budget_growth needs a budget, which it makes smaller task by task")
         if self.budget is not None and self.retroactive == "gradient":
             raise ValueError("a budget needs retroactive='closed' or 'off'")
+        if self.l1_growth and self.price == 0:
+            raise ValueError("l1_growth needs an l1, which it raises task by task")
         if self.l1_until < 1 and (self.price == 0 or self.retroactive == "gradient"):
             raise ValueError("l1_until needs an l1, and retroactive='closed' or 'off'")
         if self.l1_cut and self.l1_until == 1:
@@ -83,6 +91,22 @@ class APDSettings(TrainingSettings):
         if not self.sparse or self.budget is not None:
             return 0.0
         return L1 if self.l1 is None else self.l1
+
+    def after(self, past: int) -> APDSettings:
+        """Return the settings of a task that comes after `past` others."""
+        if not self.l1_growth or past < 2:
+            return self
+        return self.model_copy(update={"l1": self.price * past**self.l1_growth})
+
+    @property
+    def reach(self) -> float:
+        """Return what the weights of a past task may drift by for nothing."""
+        return dead_zone(self.price, self.l2)
+
+    @property
+    def still(self) -> bool:
+        """Return whether that is too little to be worth any drift."""
+        return self.reach <= WORTHLESS * self.lr
 
     @property
     def moves(self) -> bool:
