@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from sigmatau import backbones
 from sigmatau.core.layout import walk
@@ -43,9 +44,41 @@ def test_networks_can_be_made_smaller(name: str) -> None:
 def test_alexnet_centres_its_pixels() -> None:
     net = backbones.create("alexnet", (3, 32, 32), 5, width=0.1).eval()
     x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    first, *rest = net.children()
-    assert first(torch.tensor([0.0, 0.5, 1.0])).tolist() == [-2.0, 0.0, 2.0]
-    assert torch.equal(net(x), torch.nn.Sequential(*rest)((x - 0.5) * 4))
+    pixels, centre, *rest = net.children()
+    assert centre(torch.tensor([0.0, 0.5, 1.0])).tolist() == [-2.0, 0.0, 2.0]
+    assert torch.equal(net(x), nn.Sequential(*rest)(pixels((x - 0.5) * 4)))
+
+
+@pytest.mark.parametrize("name", ["lenet", "vgg16-bn", "alexnet"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_lie_side_by_side_whatever_images_come_in(name, channels) -> None:
+    net = backbones.create(name, (channels, 32, 32), 5).eval()
+    seen = []
+    for module in net.children():
+        if isinstance(module, nn.MaxPool2d):
+            module.register_forward_hook(lambda _, __, out: seen.append(out))
+    net(torch.rand(2, channels, 32, 32))
+    assert seen
+    # A single pixel, as VGG ends with, has but one layout.
+    assert all(out.is_contiguous(memory_format=torch.channels_last) for out in seen)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_lenet_computes_what_its_layers_do_in_the_usual_order(channels) -> None:
+    net = backbones.lenet((channels, 32, 32), 5, (4, 6, 20, 10))
+    x = torch.rand(3, channels, 32, 32, generator=torch.Generator().manual_seed(0))
+    layers = dict(net.named_children())
+    usual = nn.Sequential(
+        *(layers["conv1"], nn.ReLU(), nn.MaxPool2d(2)),
+        *(layers["conv2"], nn.ReLU(), nn.MaxPool2d(2)),
+        *(layers[n] for n in ("flatten", "fc1", "relu3", "fc2", "relu4", "head")),
+    )
+    results = []
+    for module in (net, usual):
+        out = module(x)
+        results.append([out, *torch.autograd.grad(out.square().sum(), list(net.parameters()))])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_unknown_names_are_told_the_nearest() -> None:

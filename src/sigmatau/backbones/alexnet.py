@@ -6,6 +6,8 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
+from sigmatau.backbones.channels import ChannelsLast, Pool
+
 
 class Centre(nn.Module):
     """Bring pixels in [0, 1] to about mean 0 and deviation 1, without anything to learn."""
@@ -24,13 +26,13 @@ def alexnet(
     """
     channels, size, _ = input_shape
     a, b, c, d = (max(1, round(n * width)) for n in (64, 128, 256, 2048))
-    layers: OrderedDict[str, nn.Module] = OrderedDict(centre=Centre())
+    layers: OrderedDict[str, nn.Module] = OrderedDict(pixels=ChannelsLast(), centre=Centre())
     kernels, drops = (size // 8, size // 10, 2), (0.2, 0.2, 0.5)
     for i, (units, kernel, drop) in enumerate(zip((a, b, c), kernels, drops, strict=True), 1):
         layers[f"conv{i}"] = nn.Conv2d(channels, units, kernel)
         layers[f"relu{i}"] = nn.ReLU()
         layers[f"drop{i}"] = nn.Dropout(drop)
-        layers[f"pool{i}"] = nn.MaxPool2d(2)
+        layers[f"pool{i}"] = Pool(2)
         channels, size = units, (size - kernel + 1) // 2
     layers["flatten"] = nn.Flatten()
     features = channels * size * size

@@ -6,23 +6,29 @@ from collections import OrderedDict
 
 from torch import nn
 
+from sigmatau.backbones.channels import ChannelsLast, Pool
+
 
 def lenet(
     input_shape: tuple[int, ...] = (3, 32, 32),
     outputs: int = 10,
     widths: tuple[int, int, int, int] = (20, 50, 800, 500),
 ) -> nn.Sequential:
-    """Build LeNet; the paper's widths are 20-50-800-500 (CIFAR-100), 10-20-500-300 (Omniglot)."""
+    """Build LeNet; the paper's widths are 20-50-800-500 (CIFAR-100), 10-20-500-300 (Omniglot).
+
+    Units are pooled before they are rectified: the same numbers as the other way round, sooner.
+    """
     channels, height, width = input_shape
     a, b, c, d = widths
     return nn.Sequential(
         OrderedDict(
+            pixels=ChannelsLast(),
             conv1=nn.Conv2d(channels, a, 5, padding=2),
+            pool1=Pool(2),
             relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
             conv2=nn.Conv2d(a, b, 5, padding=2),
+            pool2=Pool(2),
             relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
             flatten=nn.Flatten(),
             fc1=nn.Linear(b * (height // 4) * (width // 4), c),
             relu3=nn.ReLU(),
