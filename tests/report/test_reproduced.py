@@ -182,6 +182,18 @@ def test_what_apd_forgets_and_what_a_drop_moves_is_told(tmp_path: Path) -> None:
     assert judged(told, "all", "APD(2)", "change")[:2] == ["0.00", "**kept**"]
 
 
+def test_merging_what_lies_far_apart_is_judged_by_itself(tmp_path: Path) -> None:
+    folder = results(tmp_path)
+    for beta, loss in ((1e-6, 0.0), (1e-2, 0.001)):
+        settings = {"l2": 100.0, "consolidate_every": 5, "beta": beta}
+        label, config = f"beta {beta:g}", {"settings": settings}
+        put(folder / "other", result("apd2", label=label, loss=loss, spread=0, config=config))
+    told = text(folder)
+    assert judged(told, "all", "APD(2)", "forgetting")[:2] == ["0.00", "**kept**"]
+    apart = judged(told, "all", "APD(2), beta of 0.01", "forgetting")
+    assert apart == ["0.90", "**missed**", "in 1 of 1; the most in other, beta 0.01"]
+
+
 @pytest.mark.parametrize(("power", "verdict"), [(0.5, "kept"), (1.0, "missed")])
 def test_growth_is_judged_by_stored_numbers_not_by_their_share(
     tmp_path: Path, power: float, verdict: str
