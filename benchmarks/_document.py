@@ -10,6 +10,7 @@ files alone, so that no number in them is typed by hand. Text outside the marker
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks._measure import ROOT
+from sigmatau.experiment.provenance import processor
 from sigmatau.files import put
 
 RESULTS, DOCS = ROOT / "results" / "bench", ROOT / "docs"
@@ -83,12 +85,10 @@ def bars_table(bars: Sequence[Bar]) -> Table:
 
 def machine() -> str:
     """Say what the figures were measured on, without telling whose machine it is."""
-    try:
-        cpu = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[0]
+    hardware = f"{processor()}, {os.cpu_count()} logical cores"
+    with contextlib.suppress(OSError, ValueError):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-        hardware = f"{cpu}, {os.cpu_count()} logical cores, {memory:.0f} GiB"
-    except (OSError, IndexError, ValueError):
-        hardware = f"{platform.machine()}, {os.cpu_count()} logical cores"
+        hardware += f", {memory:.0f} GiB"
     software = f"{platform.system()}, Python {platform.python_version()}, torch {torch.__version__}"
     return f"{hardware}; {software}; one torch thread"
 

@@ -20,7 +20,8 @@ class Pool(nn.MaxPool2d):
     """Pooling of images laid out so, which grey ones are only once a layer has read them."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(side_by_side(x))
+        pooled: Tensor = super().forward(side_by_side(x))
+        return pooled
 
 
 def side_by_side(x: Tensor) -> Tensor:

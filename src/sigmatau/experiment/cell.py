@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import platform
 import socket
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,6 @@ import numpy as np
 import torch
 from torch import nn
 
-import sigmatau
 from sigmatau import methods, metrics
 from sigmatau.capacity import Capacity
 from sigmatau.errors import ConfigError, FileError, SigmatauError
@@ -32,6 +29,7 @@ from sigmatau.experiment.checkpoint import Checkpoint, Recorder, Scores
 from sigmatau.experiment.config import Cell
 from sigmatau.experiment.files import FORMAT, locked, make_folder, read_json, write_json
 from sigmatau.experiment.precision import settled
+from sigmatau.experiment.provenance import machine, versions
 from sigmatau.methods.base import Report
 from sigmatau.report import drift
 from sigmatau.streams.base import Pair
@@ -326,25 +324,6 @@ class _Run:
             "versions": versions(),
             "machine": machine(),
         }
-
-
-def versions() -> dict[str, str]:
-    """Return what the numbers were made with."""
-    return {
-        "sigmatau": sigmatau.__version__,
-        "torch": str(torch.__version__),
-        "numpy": version("numpy"),
-        "python": platform.python_version(),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """Return where the numbers were made."""
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((t.partition(":")[2].strip() for t in lines if t.startswith("model n")), name)
-    return {"cpu": name, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
 def _size(network: nn.Module) -> int:

@@ -183,6 +183,7 @@ command that runs what is missing. {_machines(done)}
 def _machines(runs: Iterable[Run]) -> str:
     """Return what finished cells were made with and on."""
     seen = Counter(
+        f"sigmatau {r.done.versions.get('sigmatau', '?')} and "
         f"torch {r.done.versions.get('torch', '?')} on {r.done.machine.get('cpu', '?')} "
         f"({r.done.machine.get('cores', '?')} cores), threads a cell: "
         f"{r.done.machine.get('threads', '?')}"

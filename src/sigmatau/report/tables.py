@@ -181,9 +181,10 @@ def table(results: Results, stream: str, reference: Group | None = None) -> Tabl
     if any("sd" in row.ours for row in rows):
         notes.append("The sd of ours is over all cells, orders and seeds alike.")
     if plain is not None:
+        each = ", ".join(f"{seconds:,.1f} s a task {where}" for where, seconds in pace.items())
         notes.append(
-            f"Time is relative to {plain.label} on the same kind of processor and in the same "
-            f"precision ({', '.join(f'{s:,.1f} s a task {where}' for where, s in pace.items())})."
+            f"Time is relative to {plain.label} on the same kind of processor, in the same "
+            f"precision and by the same version ({each})."
         )
     return Table(
         stream,
@@ -206,7 +207,7 @@ def _pace(group: Group) -> dict[str, float]:
 def _where(run: Run) -> str:
     """Return what times depend on but for the work itself."""
     kind, precision = run.done.machine.get("cpu", "?"), run.config.get("precision", "32-true")
-    return f"on {kind} in {precision}"
+    return f"on {kind} in {precision} by {run.done.versions.get('sigmatau', '?')}"
 
 
 def _protocol(rows: Sequence[Group], tasks: int) -> list[str]:
