@@ -49,7 +49,12 @@ def draw(figure: Figure, kinds: Sequence[str] = ("png", "svg")) -> dict[str, byt
     drawn = {}
     with rc_context(style):
         width = 8.0 if figure.wide else 4.2 * columns
-        canvas = Canvas(figsize=(width, 3.2 * rows + 0.7), layout="constrained")
+        legend = figure.legend()
+        # Room for the longest name at 9 points and its mark, so that none is cut off.
+        longest = max((len(series.name) for series in legend), default=0)
+        abreast = max(1, min(len(legend), int(width / (0.5 + 0.075 * longest))))
+        height = 3.2 * rows + 0.5 + 0.2 * ceil(len(legend) / abreast)
+        canvas = Canvas(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(canvas)
         axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
         for k, axis in enumerate(axes):
@@ -57,17 +62,9 @@ def draw(figure: Figure, kinds: Sequence[str] = ("png", "svg")) -> dict[str, byt
                 _panel(axis, figure.panels[k])
             else:
                 axis.set_visible(False)
-        handles = [_key(series) for series in figure.legend()]
-        if handles:
-            # Room for the longest name at 9 points and its mark, so that none is cut off.
-            longest = max(len(series.name) for series in figure.legend())
-            fitting = int(width / (0.6 + 0.085 * longest))
-            canvas.legend(
-                handles=handles,
-                loc="outside lower center",
-                ncols=max(1, min(len(handles), fitting)),
-                frameon=False,
-            )
+        if legend:
+            handles = [_key(series) for series in legend]
+            canvas.legend(handles=handles, loc="outside lower center", ncols=abreast, frameon=False)
         canvas.suptitle(figure.title, fontweight="bold")
         for kind in kinds:
             out = io.BytesIO()
