@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from sigmatau import APDNet, backbones
 from sigmatau.core.sparse import Sparse
 from sigmatau.core.state import Lazy, TaskPart
-from sigmatau.data import channels_last
 from sigmatau.inspection import Facts
 from sigmatau.methods.base import Method, TaskInfo
 from sigmatau.training import Trainee
@@ -64,10 +63,9 @@ def with_past(net: APDNet, tasks: int, distinct: int | None = None) -> APDNet:
 
 
 def batch(shape: tuple[int, ...], rows: int, outputs: int = 10) -> tuple[Tensor, Tensor]:
-    """Return random rows with random labels, laid out as `learn` lays them out, for both sides."""
+    """Return random rows with random labels."""
     g = torch.Generator().manual_seed(0)
-    x = channels_last(torch.rand(rows, *shape, generator=g))
-    return x, torch.randint(0, outputs, (rows,), generator=g)
+    return torch.rand(rows, *shape, generator=g), torch.randint(0, outputs, (rows,), generator=g)
 
 
 def begun(net: Method[Any], x: Tensor, epoch: int = 0, epochs: int = 20) -> Trainee:

@@ -403,6 +403,20 @@ def test_layers_of_every_kind_learn_and_keep_their_tasks() -> None:
     assert torch.allclose(exported(x), first, atol=1e-6)
 
 
+def test_a_network_may_rely_on_how_its_images_lie_in_memory() -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(64, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.relu(self.conv(x)).view(-1, 64))
+
+    net, data = sigmatau.APDNet(Views(), **QUICK), blobs(1, shape=(3, 6, 6))
+    net.learn("a", data, data)
+    assert net.accuracy("a", data) == 1
+
+
 def test_an_exported_module_is_plain_and_predicts_the_same() -> None:
     net = learnt("a", "b", consolidate_every=2)
     x = blobs(5)[0]

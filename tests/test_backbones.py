@@ -63,6 +63,15 @@ def test_channels_lie_side_by_side_whatever_images_come_in(name, channels) -> No
     assert all(out.is_contiguous(memory_format=torch.channels_last) for out in seen)
 
 
+def test_images_that_lie_channels_last_are_not_copied_and_vmap_is_known() -> None:
+    x = torch.rand(2, 3, 5, 4)
+    lay = backbones.ChannelsLast()
+    laid = lay(x)
+    assert torch.equal(laid, x)
+    assert lay(laid).data_ptr() == laid.data_ptr()
+    assert torch.equal(torch.vmap(lay)(x[None]), x[None])
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_lenet_computes_what_its_layers_do_in_the_usual_order(channels) -> None:
     net = backbones.lenet((channels, 32, 32), 5, (4, 6, 20, 10))

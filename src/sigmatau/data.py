@@ -36,24 +36,11 @@ class Batches(Protocol):
     def ordered(self) -> Iterator[Batch]: ...
 
 
-def channels_last(x: Tensor) -> Tensor:
-    """Return images with the channels of a pixel side by side in memory: CPUs convolve faster so.
-
-    Once for all batches of a task: convolutions keep to the layout of their input.
-    """
-    if x.ndim != 4 or x.device.type != "cpu":
-        return x
-    _, channels, height, width = x.shape
-    strides = (height * width * channels, 1, width * channels, channels)
-    # By strides, for torch takes any layout of a single channel for the right one.
-    return x.movedim(1, -1).contiguous().as_strided(x.shape, strides)
-
-
 class TensorBatches:
     """Two tensors, served in batches. A shuffled batch lives until the next one is asked for."""
 
     def __init__(self, x: Tensor, y: Tensor, batch_size: int) -> None:
-        self.x, self.y, self.batch_size = channels_last(x), y, batch_size
+        self.x, self.y, self.batch_size = x, y, batch_size
 
     def __len__(self) -> int:
         return len(self.x)
@@ -76,13 +63,11 @@ class TensorBatches:
     def shuffled(self, generator: torch.Generator) -> Iterator[Batch]:
         order = torch.randperm(len(self.x), generator=generator).to(self.x.device)
         longest = min(self.batch_size + 1, len(self.x))
-        source = self.x.movedim(1, -1) if self.x.ndim == 4 else self.x  # as it lies in memory
-        buffer = source.new_empty((longest, *source.shape[1:]))
-        x = buffer.movedim(-1, 1) if self.x.ndim == 4 else buffer
-        y = self.y.new_empty((longest, *self.y.shape[1:]))
+        # Laid out in memory as what was given: a network may ask for that.
+        x, y = torch.empty_like(self.x[:longest]), torch.empty_like(self.y[:longest])
         for start, end in self.cuts():
             chosen, rows = order[start:end], end - start
-            torch.index_select(source, 0, chosen, out=buffer[:rows])
+            torch.index_select(self.x, 0, chosen, out=x[:rows])
             torch.index_select(self.y, 0, chosen, out=y[:rows])
             yield x[:rows], y[:rows]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
+from sigmatau.backbones import ChannelsLast
 from sigmatau.data import DatasetBatches, TensorBatches
 from sigmatau.methods import create, known
 from sigmatau.methods.columns import Columns
@@ -20,10 +22,12 @@ def made(x):
     return [x * 2, x.flatten(1).sum(1, keepdim=True)]
 
 
+@pytest.mark.parametrize("lay", [nn.Identity(), ChannelsLast()])
 @pytest.mark.parametrize("shape", [(5,), (3, 4, 4), (1, 4, 4)])
-def test_rows_are_looked_up_as_they_would_be_computed(shape):
+def test_rows_are_looked_up_as_they_would_be_computed(shape, lay):
     store = Known()
-    parts = [TensorBatches(*blobs(seed, rows=23, shape=shape), 4) for seed in (0, 1)]
+    both = [blobs(seed, rows=23, shape=shape) for seed in (0, 1)]
+    parts = [TensorBatches(lay(x) if x.ndim == 4 else x, y, 4) for x, y in both]
     fed = [store.fed(data, made) for data in parts]
     drawn = [torch.Generator().manual_seed(3) for _ in range(2)]
     for data, numbers in zip(parts, fed, strict=True):

@@ -8,12 +8,13 @@ from typing import Any
 from torch import nn
 
 from sigmatau.backbones.alexnet import alexnet
+from sigmatau.backbones.channels import ChannelsLast
 from sigmatau.backbones.lenet import lenet
 from sigmatau.backbones.mlp import mlp
 from sigmatau.backbones.vgg import vgg16_bn
 from sigmatau.errors import ConfigError, nearest
 
-__all__ = ["alexnet", "create", "lenet", "mlp", "names", "vgg16_bn"]
+__all__ = ["ChannelsLast", "alexnet", "create", "lenet", "mlp", "names", "vgg16_bn"]
 
 _BACKBONES: dict[str, Callable[..., nn.Sequential]] = {
     "alexnet": alexnet,

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from sigmatau.backbones.channels import ChannelsLast, Pool
+from sigmatau.backbones.channels import ChannelsLast
 
 
 class Centre(nn.Module):
@@ -32,7 +32,7 @@ def alexnet(
         layers[f"conv{i}"] = nn.Conv2d(channels, units, kernel)
         layers[f"relu{i}"] = nn.ReLU()
         layers[f"drop{i}"] = nn.Dropout(drop)
-        layers[f"pool{i}"] = Pool(2)
+        layers[f"pool{i}"] = nn.MaxPool2d(2)
         channels, size = units, (size - kernel + 1) // 2
     layers["flatten"] = nn.Flatten()
     features = channels * size * size

@@ -1,7 +1,7 @@
 """Images with the channels of a pixel side by side in memory, the order that a CPU is fast in.
 
-Pooling takes a seventh of the time so, convolutions and their gradients a little less. Only the
-order in memory is another: shapes and values are the same.
+Only the order in memory is another: shapes and values are the same. Convolutions and pooling keep
+to the order of what they read, so the first layer of a network settles it.
 """
 
 from __future__ import annotations
@@ -10,20 +10,12 @@ from torch import Tensor, nn
 
 
 class ChannelsLast(nn.Module):
-    """Lay images out so; what follows keeps to it."""
+    """Lay images out so, grey ones too: torch would take any strides of a single channel for right.
+
+    In steps that `vmap` knows, and without a copy where they lie so already.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
-        return side_by_side(x)
-
-
-class Pool(nn.MaxPool2d):
-    """Pooling of images laid out so, which grey ones are only once a layer has read them."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        pooled: Tensor = super().forward(side_by_side(x))
-        return pooled
-
-
-def side_by_side(x: Tensor) -> Tensor:
-    """Return the same images, laid out so; in the one way that `vmap` knows too."""
-    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        count, channels, height, width = x.shape
+        rows = x.permute(0, 2, 3, 1).flatten(2)
+        return rows.view(count, height, width, channels).permute(0, 3, 1, 2)

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from sigmatau.backbones.channels import ChannelsLast, Pool
+from sigmatau.backbones.channels import ChannelsLast
 
 
 def lenet(
@@ -24,10 +24,10 @@ def lenet(
         OrderedDict(
             pixels=ChannelsLast(),
             conv1=nn.Conv2d(channels, a, 5, padding=2),
-            pool1=Pool(2),
+            pool1=nn.MaxPool2d(2),
             relu1=nn.ReLU(),
             conv2=nn.Conv2d(a, b, 5, padding=2),
-            pool2=Pool(2),
+            pool2=nn.MaxPool2d(2),
             relu2=nn.ReLU(),
             flatten=nn.Flatten(),
             fc1=nn.Linear(b * (height // 4) * (width // 4), c),

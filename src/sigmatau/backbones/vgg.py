@@ -7,7 +7,7 @@ from math import prod
 
 from torch import nn
 
-from sigmatau.backbones.channels import ChannelsLast, Pool
+from sigmatau.backbones.channels import ChannelsLast
 
 # Channels of the convolutions of configuration D (Simonyan and Zisserman 2015); 0 is a pooling.
 _PLAN = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
@@ -23,7 +23,7 @@ def vgg16_bn(
     for planned in _PLAN:
         if planned == 0:
             pool += 1
-            layers[f"pool{pool}"] = Pool(2)
+            layers[f"pool{pool}"] = nn.MaxPool2d(2)
             height, side = height // 2, side // 2
             continue
         conv += 1

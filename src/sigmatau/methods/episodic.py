@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sigmatau.core.container import Container
-from sigmatau.data import Batches, channels_last
+from sigmatau.data import Batches
 from sigmatau.errors import DataError, FileError
 from sigmatau.inspection import Facts
 from sigmatau.methods.descent import DescentSettings, descent
@@ -117,7 +117,7 @@ class EpisodicTrainee(Trainee, ABC):
             self.trained += past
         super().__init__(module, F.cross_entropy, optimizer)
         self.settings, device = settings, self.trained[0].device
-        self.memories = [(channels_last(m["x"].to(device)), m["y"].to(device)) for m in memories]
+        self.memories = [(m["x"].to(device), m["y"].to(device)) for m in memories]
         self.heads, self.seed, self.drawn = heads, seed, torch.Generator()
         self.sizes = [p.numel() for p in self.trained]
 

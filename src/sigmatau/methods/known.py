@@ -52,26 +52,27 @@ class Known:
         known: list[Tensor] = []
         row = 0
         for x, _ in data.ordered():
-            made = [_laid(tensor) for tensor in function(x)]
+            made = function(x)
             if not known:
                 size = sum(tensor[0].numel() * tensor.element_size() for tensor in made)
                 if not size or size * len(data) > LIMIT:
                     return data
-                known = [tensor.new_empty((len(data), *tensor.shape[1:])) for tensor in made]
+                known = [_room(len(data), tensor) for tensor in made]
             for whole, tensor in zip(known, made, strict=True):
                 whole[row : row + len(x)] = tensor
             row += len(x)
         first = sum(len(tensors[0]) for _, tensors in self.parts)
-        self.parts.append((first, [_laid(data.x), *known]))
+        self.parts.append((first, [data.x, *known]))
         numbers = torch.arange(first, first + len(data), device=data.x.device)
         return TensorBatches(numbers, data.y, data.batch_size)
 
 
-def _laid(x: Tensor) -> Tensor:
-    """Return a tensor as it lies in memory: with channels last, if it is of images."""
-    return x.movedim(1, -1) if x.ndim == 4 else x
+def _room(rows: int, like: Tensor) -> Tensor:
+    """Return room for so many rows, in memory in the order in which those of `like` lie."""
+    order = sorted(range(like.ndim), key=lambda d: (like.stride(d), like.shape[d]), reverse=True)
+    size = (rows, *like.shape[1:])
+    return torch.empty_permuted(size, order, dtype=like.dtype, device=like.device)
 
 
-def _taken(laid: Tensor, rows: Tensor) -> Tensor:
-    taken = laid.index_select(0, rows)
-    return taken.movedim(-1, 1) if laid.ndim == 4 else taken
+def _taken(known: Tensor, rows: Tensor) -> Tensor:
+    return torch.index_select(known, 0, rows, out=torch.empty_like(known[: len(rows)]))
