@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sigmatau.report import per_task, tables
+from sigmatau.report import languages, per_task, tables
 from sigmatau.report.published import BENCHMARKS
 from sigmatau.report.results import read
 from sigmatau.report.tables import Line, Table
@@ -179,15 +179,15 @@ def test_all_languages_say_the_same(tmp_path: Path) -> None:
     put(tmp_path, result("stl", score=0.7))
     put(tmp_path, result("apd1", label="apd1 l1=1e-4 & 50 %_|x"))
     table = made(tmp_path)
-    rows = list(csv.DictReader(io.StringIO(tables.to_csv(table))))
+    rows = list(csv.DictReader(io.StringIO(languages.to_csv(table))))
     assert [row["method"] for row in rows] == [x.label for x in table.lines]
     assert float(rows[0]["accuracy"]) == table.lines[0].values["accuracy"]
-    markdown = tables.to_markdown(table).splitlines()
+    markdown = languages.to_markdown(table).splitlines()
     body = [text for text in markdown if text.startswith("|")]
     assert len(body) == len(table.lines) + 2
     assert len({text.replace("\\|", "").count("|") for text in body}) == 1
     assert "**ours**" in body[2]
-    latex = tables.to_latex(table)
+    latex = languages.to_latex(table)
     assert r"apd1 l1=1e-4 \& 50 \%\_|x" in latex
     assert "P\\&C" in latex
     ends = [text for text in latex.splitlines() if text.endswith(r"\\")]
@@ -198,7 +198,7 @@ def test_a_stream_the_paper_does_not_know_gets_a_table_too(tmp_path: Path) -> No
     put(tmp_path, result("apd1", stream="digits"))
     table = made(tmp_path, "digits")
     assert [x.source for x in table.lines] == ["ours"]
-    assert "paper" not in tables.to_markdown(table)
+    assert "paper" not in languages.to_markdown(table)
 
 
 def test_scores_by_task_are_means_over_seeds(tmp_path: Path) -> None:

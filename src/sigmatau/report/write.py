@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sigmatau.files import put
-from sigmatau.report import per_task, static, tables
+from sigmatau.report import languages, per_task, static, tables
 from sigmatau.report.figures import TASKS, all_figures
 from sigmatau.report.page import page
 from sigmatau.report.results import read
@@ -43,9 +43,9 @@ def write_report(
     files: dict[str, str | bytes] = {}
     for table in made:
         name = re.sub(r"[^\w.=+-]+", "_", table.stream)
-        files[f"tables/{name}.md"] = tables.to_markdown(table)
-        files[f"tables/{name}.tex"] = tables.to_latex(table)
-        files[f"tables/{name}.csv"] = tables.to_csv(table)
+        files[f"tables/{name}.md"] = languages.to_markdown(table)
+        files[f"tables/{name}.tex"] = languages.to_latex(table)
+        files[f"tables/{name}.csv"] = languages.to_csv(table)
         files[f"tables/{name}-tasks.csv"] = per_task.to_csv(table.groups)
         if (by_task := per_task.task_table(table)) is not None:
             files[f"tables/{name}-tasks.md"] = per_task.to_markdown(by_task)

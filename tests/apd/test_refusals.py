@@ -1,0 +1,137 @@
+"""What bad input gets: one clear error, before any work."""
+
+from __future__ import annotations
+
+import pytest
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import sigmatau
+from sigmatau.errors import (
+    BackboneError,
+    ConfigError,
+    DataError,
+    FileError,
+    SigmatauError,
+    TaskError,
+    TrainingError,
+)
+
+from ..conftest import blobs, small_mlp
+from .made import QUICK, learnt
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"l1": -1.0}, "l1=-1.0"),
+        ({"l2": -1.0}, "l2=-1.0"),
+        ({"lr": 0}, "lr=0"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"budget": 1.5}, "budget=1.5"),
+        ({"budget": 0.1, "l1": 1e-3}, "l1 or budget"),
+        ({"budget_growth": 0.5}, "budget_growth needs a budget"),
+        ({"budget": 0.1, "l1_growth": 0.5}, "l1_growth needs an l1"),
+        ({"sparse": False, "budget": 0.1}, "sparse=False"),
+        ({"budget": 0.1, "retroactive": "gradient"}, "retroactive"),
+        ({"budget": 0.1, "l1_until": 0.5}, "needs an l1"),
+        ({"l1": 1e-3, "l1_cut": 2.0}, "l1_cut needs l1_until"),
+        ({"retroactive": "gradient", "l1_until": 0.5}, "needs an l1, and retroactive"),
+        ({"l2": 0.0}, "l2=0"),
+        ({"penalty": "ewc"}, "retroactive='off'"),
+        ({"epoch": 3}, "did you mean 'epochs'"),
+        ({"retroactive": "later"}, "retroactive='later'"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, object], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        sigmatau.APDNet(small_mlp(), **settings)
+
+
+def test_bad_data_is_refused_before_any_work() -> None:
+    net = learnt("a")
+    x, y = blobs(1)
+    wrong: list[tuple[object, str]] = [
+        ((x[:0], y[:0]), "empty"),
+        (TensorDataset(x[:0], y[:0]), "empty"),
+        (DataLoader(TensorDataset(x[:0], y[:0])), "empty"),
+        ((x, y[:5]), "as many inputs as targets"),
+        ((x, -y), "out of range"),
+        ((x / 0, y), "NaN or infinite"),
+        (DataLoader(TensorDataset(x / 0, y)), "NaN or infinite"),
+        ((x[:, :4], y), "cannot take inputs of shape"),
+        ((x.double(), y), "cannot take inputs"),
+        ((x.to("meta"), y.to("meta")), "meta"),
+        ([x], "pair"),
+        ((x.tolist(), y), "tensors"),
+        (x, "pair"),
+    ]
+    for data, match in wrong:
+        with pytest.raises((DataError, NotImplementedError), match=match):
+            net.learn("b", data)
+    with pytest.raises(DataError, match="0 to 1"):
+        net.learn("b", (x, y), outputs=2)
+    with pytest.raises(DataError, match="validation data has labels"):
+        net.learn("b", (x[:40], y[:40] % 2), (x, y))
+    with pytest.raises(DataError, match="validation data is empty"):
+        net.learn("b", (x, y), (x[:0], y[:0]))
+    with pytest.raises(DataError, match="validation inputs have shape"):
+        net.learn("b", (x, y), (x[:, :3], y))
+    with pytest.raises(DataError, match="outputs=0"):
+        net.learn("b", (x, y), outputs=0)
+    with pytest.raises(DataError, match="NaN or infinite"):
+        net.predict("a", x / 0)
+    with pytest.raises(DataError, match="on meta"):
+        net.predict("a", x.to("meta"))
+    assert net.tasks == ("a",)
+
+
+def test_tasks_that_are_there_or_are_not() -> None:
+    net = learnt("a", "b")
+    with pytest.raises(TaskError, match="learnt already"):
+        net.learn("b", blobs(1))
+    for name in ("", 3, None):
+        with pytest.raises(TaskError, match="must be a string"):
+            net.learn(name, blobs(1))
+    for call in (net.forget, net.export, lambda t: net.accuracy(t, blobs(1))):
+        with pytest.raises(TaskError, match="no task 'bb'"):
+            call("bb")
+    with pytest.raises(KeyError):  # what a mapping raises, for those who catch that
+        net.forget("zebra")
+
+
+def test_a_loss_that_is_no_number_stops_at_once() -> None:
+    net = learnt("a")
+    with pytest.raises(TrainingError, match="became nan in epoch 1: lower lr"):
+        net.learn("b", blobs(1), loss=lambda o, t: (o * float("nan")).sum(), outputs=3)
+    with pytest.raises(TrainingError, match="inf"):
+        net.learn("b", blobs(1), loss=lambda o, t: (o * float("inf")).abs().sum(), outputs=3)
+    assert net.tasks == ("a",)
+
+
+def test_backbones_that_cannot_work_are_refused() -> None:
+    with pytest.raises(BackboneError, match="nothing to decompose"):
+        sigmatau.APDNet(nn.Linear(3, 2))
+    with pytest.raises(BackboneError, match=r"torch\.nn\.Module"):
+        sigmatau.APDNet("resnet")
+
+    class Backwards(nn.Module):
+        """Uses its layers in another order than it lists them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.body = nn.Linear(8, 3), nn.Linear(6, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.body(x))
+
+    with pytest.raises(BackboneError, match="'head' comes last: name the head"):
+        sigmatau.APDNet(Backwards(), **QUICK).learn("a", blobs(1))
+    net = sigmatau.APDNet(Backwards(), head="head", **QUICK)
+    net.learn("a", blobs(1))
+    assert net.predict("a", blobs(1)[0]).shape == (60, 3)
+
+
+def test_every_error_is_of_one_family() -> None:
+    for kind in (BackboneError, ConfigError, DataError, FileError, TaskError, TrainingError):
+        assert issubclass(kind, SigmatauError)
