@@ -9,9 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sigmatau
-from sigmatau.errors import (
-    FileError,
-)
+from sigmatau.errors import FileError
 
 from ..conftest import blobs, small_conv, small_mlp
 from .made import IMAGE, QUICK, learnt

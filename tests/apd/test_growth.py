@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 import sigmatau
-from sigmatau.errors import (
-    ConfigError,
-)
+from sigmatau.errors import ConfigError
 from sigmatau.training import Epoch, Hook
 
 from ..conftest import blobs, small_conv, small_mlp

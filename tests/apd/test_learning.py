@@ -11,10 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import sigmatau
-from sigmatau.errors import (
-    DataError,
-    TaskError,
-)
+from sigmatau.errors import DataError, TaskError
 from sigmatau.training import Epoch, Hook
 
 from ..conftest import blobs, small_conv, small_mlp

@@ -6,10 +6,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from sigmatau.core.container import (
-    Container,
-    Record,
-)
+from sigmatau.core.container import Container, Record
 from sigmatau.core.sparse import Sparse
 from sigmatau.errors import FileError
 

@@ -20,15 +20,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load
 
-from sigmatau.core.container import (
-    MAX_HEADER,
-    Container,
-    RawRecord,
-    Record,
-    pack,
-    size,
-    write,
-)
+from sigmatau.core.container import MAX_HEADER, Container, RawRecord, Record, pack, size, write
 from sigmatau.core.sparse import Sparse
 from sigmatau.errors import FileError
 

@@ -15,14 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 
 from sigmatau.core import container
-from sigmatau.core.container import (
-    MAX_HEADER,
-    Container,
-    RawRecord,
-    Record,
-    unpack,
-    write,
-)
+from sigmatau.core.container import MAX_HEADER, Container, RawRecord, Record, unpack, write
 from sigmatau.core.sparse import Sparse
 from sigmatau.errors import FileError
 
