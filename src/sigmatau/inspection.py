@@ -115,6 +115,11 @@ def check_forward(
         backbone.train(was_training)
         for handle in handles:
             handle.remove()
+    if not isinstance(out, Tensor):
+        raise BackboneError(
+            f"the backbone returns a {type(out).__name__}, not a tensor of outputs: put it in a "
+            "module that returns the tensor alone"
+        )
     if head is not None and (not called or called[-1] != head):
         last = f"{called[-1]!r} comes last" if called else "no such layer runs"
         raise BackboneError(

@@ -36,6 +36,19 @@ def test_every_variant_learns_and_survives_its_file(variant: str, tmp_path) -> N
     assert again.save(tmp_path / "again.st") == size
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_learns_in_double_precision_too(variant: str, tmp_path) -> None:
+    net = sigmatau.APDNet(small_mlp().double(), **{**QUICK, **VARIANTS[variant]})
+    data = {name: (x.double(), y) for name in "abc" for x, y in [blobs(ord(name))]}
+    for name, pair in data.items():
+        net.learn(name, pair)
+    net.save(tmp_path / "net")
+    again = sigmatau.load(tmp_path / "net", small_mlp().double())
+    for name, (x, _) in data.items():
+        assert net.accuracy(name, data[name]) > 0.9
+        assert torch.equal(again.predict(name, x), net.predict(name, x))
+
+
 @pytest.mark.parametrize("variant", ["apd1", "apd2", "gradient", "fixed-shared", "budget"])
 def test_earlier_tasks_stay_where_they_are(variant: str) -> None:
     net = learnt("a", "b", **VARIANTS[variant])

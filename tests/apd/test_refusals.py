@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -130,6 +131,29 @@ def test_backbones_that_cannot_work_are_refused() -> None:
     net = sigmatau.APDNet(Backwards(), head="head", **QUICK)
     net.learn("a", blobs(1))
     assert net.predict("a", blobs(1)[0]).shape == (60, 3)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_weights_that_small_steps_are_lost_in_are_refused(kind: torch.dtype) -> None:
+    with pytest.raises(BackboneError, match=r"0\.weight.*16.*\.float\(\)"):
+        sigmatau.APDNet(small_mlp().to(kind))
+    frozen = small_mlp()
+    frozen[0].to(kind).requires_grad_(False)
+    sigmatau.APDNet(frozen)
+
+
+@pytest.mark.parametrize("wrap", [lambda out: {"logits": out}, lambda out: (out, None)])
+def test_networks_that_return_more_than_outputs_are_told_so(wrap) -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = small_mlp()
+
+        def forward(self, x: Tensor) -> object:
+            return wrap(self.net(x))
+
+    with pytest.raises(BackboneError, match=r"returns a (dict|tuple), not a tensor"):
+        sigmatau.APDNet(Wrapped(), **QUICK).learn("a", blobs(1))
 
 
 def test_every_error_is_of_one_family() -> None:

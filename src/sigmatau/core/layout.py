@@ -119,6 +119,11 @@ def walk(backbone: nn.Module, head: str | None = "auto", keep: Iterable[str] = (
             raise BackboneError(
                 f"{name} has no shape yet (a lazy layer): run one batch through the network first"
             )
+        if parameter.requires_grad and parameter.itemsize < 4:
+            raise BackboneError(
+                f"{name} is {parameter.dtype}, which rounds small steps away: call .float() on "
+                "the network. To train with 16 bits, give learn a fabric of mixed precision"
+            )
     found = _find_head(backbone, head)
     heads = _head_parameters(backbone, found, parameters)
     keep = tuple(keep)

@@ -109,8 +109,8 @@ class Hits:
         tied = (away.abs() <= tie) & (centre[slot] != 0)
         masks.index_add_(0, slot[tied], self.mask[tied])
         squares.index_add_(0, slot[tied], self.mask[tied] ** 2)
-        low = torch.where(centre > 0, 0.0, -torch.inf)
-        high = torch.where(centre < 0, 0.0, torch.inf)
+        low = torch.zeros_like(d).masked_fill_(centre <= 0, -torch.inf)
+        high = torch.zeros_like(d).masked_fill_(centre >= 0, torch.inf)
         below, above = away < -tie, away > tie
         low = low.scatter_reduce(0, slot[below], bend[below], "amax")
         high = high.scatter_reduce(0, slot[above], bend[above], "amin")
@@ -133,7 +133,7 @@ class PastTasks:
     def __post_init__(self) -> None:
         self.reach = dead_zone(self.l1, self.l2)
         self.device = self.deltas[0].values.device
-        one = torch.ones(self.weight.channels, device=self.device)
+        one = self.deltas[0].values.new_ones(self.weight.channels)
         masks = torch.stack([one if m is None else m for m in self.masks], dim=1)
         # Per channel, large masks first: they leave the quadratic zone first as |D| grows.
         self.table = masks.sort(dim=1, descending=True).values

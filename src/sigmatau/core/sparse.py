@@ -31,10 +31,11 @@ class Sparse:
     shape: tuple[int, ...]
 
     @classmethod
-    def empty(cls, shape: Iterable[int], device: torch.device | None = None) -> Sparse:
+    def empty(cls, shape: Iterable[int], like: Tensor | None = None) -> Sparse:
+        """Return zeros, of the type and on the device of `like`."""
         shape = tuple(shape)
-        indices = torch.empty(0, dtype=index_dtype(prod(shape)), device=device)
-        return cls(indices, torch.empty(0, device=device), shape)
+        values = torch.empty(0) if like is None else like.new_empty(0)
+        return cls(values.new_empty(0, dtype=index_dtype(prod(shape))), values, shape)
 
     @classmethod
     def from_dense(cls, dense: Tensor) -> Sparse:

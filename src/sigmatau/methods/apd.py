@@ -112,7 +112,7 @@ class APDNet(Method[APDState]):
         weights = []
         for weight in self.layout.weights:
             before = state.shared()[weight.name]
-            logits = torch.full((weight.channels,), chosen.mask_start, dtype=before.dtype)
+            logits = before.new_full((weight.channels,), chosen.mask_start)
             weights.append(
                 Decomposed(
                     weight,
@@ -120,7 +120,7 @@ class APDNet(Method[APDState]):
                     before.clone(),
                     before,
                     torch.zeros_like(before),
-                    nn.Parameter(logits.to(before.device)) if chosen.mask else None,
+                    nn.Parameter(logits) if chosen.mask else None,
                     self._penalty(state, weight) if chosen.moves else None,
                     torch.ones_like(before) if entries is not None else None,
                 )
@@ -188,7 +188,7 @@ class APDNet(Method[APDState]):
                 tasks[name] = Lazy(replace(held(), deltas=new))
         else:
             shared = {w.name: parameters[w.name].detach().clone() for w in self.layout.weights}
-            deltas = {w.name: Sparse.empty(w.shape) for w in self.layout.weights}
+            deltas = {name: Sparse.empty(held.shape, held) for name, held in shared.items()}
         base, live = self._buffers(), dict(trainee.module.named_buffers())
         part = TaskPart(
             deltas,

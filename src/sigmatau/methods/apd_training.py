@@ -133,7 +133,7 @@ class ReferenceTrainee(Trainee):
         self.shared = {n: nn.Parameter(t.clone(), settings.moves) for n, t in shared.items()}
         self.delta = {n: nn.Parameter(torch.zeros_like(t)) for n, t in shared.items()}
         self.logit = {
-            n: nn.Parameter(torch.full((p.weight.channels,), settings.mask_start))
+            n: nn.Parameter(shared[n].new_full((p.weight.channels,), settings.mask_start))
             for n, p in past.items()
             if settings.mask
         }
