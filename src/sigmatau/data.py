@@ -17,11 +17,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from sigmatau.errors import DataError
 
 Batch = tuple[Tensor, Tensor]
-Data = (
-    tuple[Tensor | np.ndarray[Any, Any], Tensor | np.ndarray[Any, Any]]
-    | Dataset[Any]
-    | DataLoader[Any]
-)
+Array = Tensor | np.ndarray[Any, Any]
+Data = tuple[Array, Array] | Dataset[Any] | DataLoader[Any]
 
 
 class Batches(Protocol):
@@ -121,6 +118,8 @@ class DatasetBatches:
 
 
 def check_device(x: Tensor, device: torch.device) -> None:
+    if not isinstance(x, Tensor):
+        raise DataError(f"inputs must be a tensor or a NumPy array, got {type(x).__name__}")
     if x.device != device:
         raise DataError(
             f"inputs are on {x.device}, the network on {device}: move them there with .to(...)"
@@ -165,10 +164,16 @@ def _pair(batch: Any, what: str = "a batch") -> Batch:
             f"{what} must be a pair (inputs, targets), a Dataset or a DataLoader of such pairs, "
             f"got {type(batch).__name__}"
         )
-    x, y = (torch.from_numpy(b) if isinstance(b, np.ndarray) else b for b in batch)
+    x, y = (as_tensor(part) for part in batch)
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         raise DataError(
-            f"{what} must hold tensors, got {type(x).__name__} and {type(y).__name__}: "
-            "give the Dataset a transform that returns tensors"
+            f"{what} must hold tensors, got {type(x).__name__} and {type(y).__name__}: make "
+            "tensors of them, for a Dataset in its transform"
         )
-    return x, y
+    # Labels may be integers of any kind, or yes and no; torch's losses take one kind.
+    return x.detach(), y.detach() if y.is_floating_point() or y.is_complex() else y.long()
+
+
+def as_tensor(x: Any) -> Any:
+    """Return an array as a tensor, and all else as it is."""
+    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x

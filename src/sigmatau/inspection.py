@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ class Facts:
     outputs: int | None
     labels: bool
     highest: int = 0
+    targets: Tensor | None = None  # those of the sample
 
 
 def inspect_data(
@@ -60,7 +62,7 @@ def inspect_data(
         if labels:
             _in_range("the validation data", checked[2], checked[3], outputs)
     highest = max(high, checked[3]) if val is not None and checked is not None else high
-    return Facts(sample, None if headless else outputs, labels, highest if labels else 0)
+    return Facts(sample, None if headless else outputs, labels, highest if labels else 0, y)
 
 
 def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int] | None:
@@ -91,9 +93,9 @@ def _in_range(what: str, low: int, high: int, outputs: int | None) -> None:
 
 @torch.no_grad()
 def check_forward(
-    backbone: nn.Module, head: str | None, facts: Facts, device: torch.device
+    backbone: nn.Module, head: str | None, facts: Facts, device: torch.device, loss: Loss
 ) -> None:
-    """Run two samples through the network: do they fit, and is the head really its last layer?"""
+    """Run two samples through network and loss: do they fit, and is the head the last layer?"""
     sample = facts.sample
     check_device(sample, device)
     called: list[str] = []
@@ -107,10 +109,7 @@ def check_forward(
     try:
         out = backbone(sample)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise DataError(
-            f"the backbone cannot take inputs of shape {tuple(sample.shape[1:])} and type "
-            f"{sample.dtype}: {error}"
-        ) from error
+        raise misfit("the backbone", sample, error) from error
     finally:
         backbone.train(was_training)
         for handle in handles:
@@ -131,3 +130,34 @@ def check_forward(
             f"labels go up to {facts.highest}, but the network has {out.shape[1]} outputs and with "
             "head=None there are no more: build it with more"
         )
+    if not facts.labels:
+        check_loss(loss, out, facts)
+
+
+def misfit(what: str, x: Tensor, error: Exception) -> DataError:
+    """Return the error for inputs that a network failed on."""
+    return DataError(
+        f"{what} cannot take inputs of shape {tuple(x.shape[1:])} and type {x.dtype}: {error}"
+    )
+
+
+def check_loss(loss: Loss, out: Tensor, facts: Facts) -> None:
+    """Refuse targets of shape (n,) beside outputs of shape (n, 1), if the loss minds.
+
+    Torch's own losses would spread them, all with all, and only warn of it.
+    """
+    if facts.targets is None or facts.outputs is None or out.ndim != 2:
+        return
+    outputs = out.new_zeros(len(out), facts.outputs)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("error", "Using a target size", UserWarning)
+        try:
+            loss(outputs, facts.targets)
+        except UserWarning as warned:
+            raise DataError(
+                f"the loss would compare all of {len(out)} rows with all, having outputs of shape "
+                f"{tuple(outputs.shape)} and targets of shape {tuple(facts.targets.shape)}: give "
+                "targets the shape of the outputs, as with y.unsqueeze(1), or pass outputs=..."
+            ) from warned
+        except Exception:  # made-up outputs need not suit a loss that real ones do
+            return

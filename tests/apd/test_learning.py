@@ -270,6 +270,20 @@ def test_normalisation_state_is_each_tasks_own() -> None:
     assert int(net.export("far")[1].num_batches_tracked) != 0
 
 
+@pytest.mark.parametrize("kind", [torch.int8, torch.int16, torch.int32, torch.uint8, torch.bool])
+def test_labels_of_every_integer_type_are_those_of_64_bits(kind: torch.dtype) -> None:
+    x, y = blobs(1, classes=2)
+    nets = []
+    for labels in (y, y.to(kind)):
+        nets.append(sigmatau.APDNet(small_mlp(), **QUICK))
+        nets[-1].learn("pair", (x, labels), (x, labels))
+        nets[-1].learn("loader", DataLoader(TensorDataset(x, labels), 20))
+        nets[-1].learn("graph", (x.clone().requires_grad_(), labels))
+        assert nets[-1].accuracy("pair", (x, labels)) == 1
+    for task in nets[0].tasks:
+        assert torch.equal(nets[0].predict(task, x), nets[1].predict(task, x.numpy()))
+
+
 @pytest.mark.parametrize("kind", ["tensors", "numpy", "tensordataset", "dataset", "loader"])
 def test_every_form_of_data_is_taken(kind: str) -> None:
     x, y = blobs(1, rows=49)  # 49 = 3 batches and one row

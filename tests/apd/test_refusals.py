@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -154,6 +155,33 @@ def test_networks_that_return_more_than_outputs_are_told_so(wrap) -> None:
 
     with pytest.raises(BackboneError, match=r"returns a (dict|tuple), not a tensor"):
         sigmatau.APDNet(Wrapped(), **QUICK).learn("a", blobs(1))
+
+
+def test_targets_that_a_loss_would_spread_over_all_outputs_are_refused() -> None:
+    x, y = blobs(1)
+    net = sigmatau.APDNet(small_mlp(), **QUICK)
+    with pytest.raises(DataError, match=r"\(2, 1\) and targets of shape \(2,\).*unsqueeze"):
+        net.learn("a", (x, y.float()), loss=F.mse_loss)
+
+    def picky(out: Tensor, t: Tensor) -> Tensor:
+        if len(t) < 3:
+            raise ArithmeticError("too few rows, as the sample has that a loss is tried on")
+        return F.mse_loss(out.squeeze(1), t) + 0 * torch.rand(())
+
+    before = torch.random.get_rng_state()
+    net.learn("a", (x, y.float()), loss=picky)
+    net.learn("b", (x, y.float()[:, None]), loss=F.mse_loss)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_inputs_that_cannot_be_predicted_are_told_so() -> None:
+    net = learnt("a")
+    with pytest.raises(DataError, match=r"the network of 'a' cannot take inputs of shape \(3,\)"):
+        net.predict("a", torch.rand(4, 3))
+    with pytest.raises(DataError, match=r"the network of 'a' cannot take"):
+        net.predict(["a"] * 4, torch.rand(4, 3))
+    with pytest.raises(DataError, match="tensor or a NumPy array, got list"):
+        net.predict("a", [[0.0] * 6])
 
 
 def test_every_error_is_of_one_family() -> None:

@@ -31,9 +31,9 @@ from sigmatau.core import container
 from sigmatau.core.container import Container, RawRecord, Record
 from sigmatau.core.layout import walk
 from sigmatau.core.state import Lazy
-from sigmatau.data import Batches, Data, as_batches, check_device
+from sigmatau.data import Array, Batches, Data, as_batches, as_tensor, check_device
 from sigmatau.errors import BackboneError, DataError, FileError, TaskError, nearest
-from sigmatau.inspection import Facts, check_forward, inspect_data
+from sigmatau.inspection import Facts, check_forward, inspect_data, misfit
 from sigmatau.parallel import Together
 from sigmatau.progress import with_progress
 from sigmatau.scoring import Metric, accuracy_of, scorer
@@ -209,8 +209,8 @@ class Method(ABC, Generic[S]):
             else as_batches(val, chosen.batch_size, self.device, "the validation data")
         )
         facts = inspect_data(batches, checks, outputs, loss, headless=self.layout.head is None)
-        check_forward(self._backbone, self.layout.head, facts, self.device)
         criterion: Loss = loss if loss is not None else F.cross_entropy
+        check_forward(self._backbone, self.layout.head, facts, self.device, criterion)
 
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), with_progress(hooks, progress) as told:
@@ -245,19 +245,19 @@ class Method(ABC, Generic[S]):
         return Report(task, tuple(run.epochs), run.best_epoch, score, growth, seconds)
 
     @torch.no_grad()
-    def predict(self, task: str | Sequence[str], x: Tensor) -> Tensor:
+    def predict(self, task: str | Sequence[str], x: Array) -> Tensor:
         """Return the network's outputs (logits, for labels) for inputs of a task.
 
         `task` may be a list with a name for every row: then rows of all tasks are predicted in one
         call, and where heads differ in width the narrower ones are filled up with -inf.
         """
+        x = cast(Tensor, as_tensor(x))
         check_device(x, self.device)
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise DataError("inputs are NaN or infinite: clean or mask them first")
         if isinstance(task, str):
             with self._lock:
-                out: Tensor = self._network(task)(x)
-                return out
+                return self._outputs(task, x)
         if len(task) != len(x):
             raise DataError(f"{len(task)} task names for {len(x)} rows: give one for every row")
         rows: dict[str, list[int]] = {}
@@ -270,7 +270,7 @@ class Method(ABC, Generic[S]):
         with self._lock:
             parts: dict[str, Tensor] = {}
             for name, index in rows.items():
-                parts[name] = self._network(name)(x[index])
+                parts[name] = self._outputs(name, x[index])
         widest = max(parts.values(), key=lambda part: part.shape[1:])
         mixed = widest.new_full((len(x), *widest.shape[1:]), -torch.inf)
         for name, index in rows.items():
@@ -409,6 +409,14 @@ class Method(ABC, Generic[S]):
                 module.eval()
             self._serving = (memory, task, module)
         return self._serving[2]
+
+    def _outputs(self, task: str, x: Tensor) -> Tensor:
+        network = self._network(task)
+        try:
+            out: Tensor = network(x)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise misfit(f"the network of {task!r}", x, error) from error
+        return out
 
     def _seed(self, *parts: object) -> int:
         """Derive a seed for one purpose; a task's randomness depends on its name, not its place."""
