@@ -176,4 +176,9 @@ def _pair(batch: Any, what: str = "a batch") -> Batch:
 
 def as_tensor(x: Any) -> Any:
     """Return an array as a tensor, and all else as it is."""
-    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    if not isinstance(x, np.ndarray):
+        return x
+    try:
+        return torch.from_numpy(np.ascontiguousarray(x))
+    except TypeError as error:
+        raise DataError(f"an array of {x.dtype} does not become a tensor: {error}") from error

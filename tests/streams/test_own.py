@@ -77,6 +77,8 @@ def test_copies_across_tasks_stay_on_one_side():
         ([(torch.full((4, 2), torch.nan), torch.zeros(4).long())], "finite"),
         ([pair(50), (torch.rand(50, 7), torch.arange(50) % 2)], "several input shapes"),
         ([(torch.zeros(9, 2), torch.zeros(9).long())], "without test images"),
+        ([(([[0.0]], [0]), ([[0.0]], [0]))], "got list and list"),
+        ([(np.zeros((4, 2)), np.array(["a", "b"] * 2))], "<U1 does not become a tensor"),
         ([(pair(3), pair(3), pair(3), pair(3))], "give \\(x, y\\)"),
     ],
 )
@@ -208,6 +210,15 @@ def test_a_users_own_loader_works_on_a_task():
     x, y = streams.get("digits")[0].train
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32)
     assert sum(len(batch) for batch, _ in loader) == len(x)
+
+
+def test_arrays_are_taken_like_tensors() -> None:
+    x, y = pair(50)
+    mirrored = x.flip(0).numpy()[::-1], y.numpy().astype(np.int32)
+    wanted, found = (streams.from_tensors([given])[0] for given in ((x, y), mirrored))
+    for part in ("train", "val", "test"):
+        for a, b in zip(getattr(wanted, part), getattr(found, part), strict=True):
+            assert torch.equal(a, b)
 
 
 def test_a_dictionary_of_tensors_names_the_tasks() -> None:

@@ -16,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sigmatau.data import Array, as_tensor
 from sigmatau.errors import ConfigError, DataError
 from sigmatau.streams.base import Metric, Pair, Stream, Task
 from sigmatau.streams.split import image_ids, stratified, without
 
 PARTS = ("train", "val", "test")
-Given = Task | Pair | tuple[Pair, Pair] | tuple[Pair, Pair, Pair]
+Arrays = tuple[Array, Array]
+Given = Task | Arrays | tuple[Arrays, Arrays] | tuple[Arrays, Arrays, Arrays]
 
 
 @dataclass
@@ -163,9 +165,11 @@ def _draft(name: str, given: Given) -> _Draft:
     if isinstance(given, Task):
         return _Draft(given.name, given.classes, given.parts())
     items: list[Any] = list(given)
-    bare = len(items) == 2 and isinstance(items[0], Tensor)
+    bare = len(items) == 2 and isinstance(items[0], (Tensor, np.ndarray))
     if not bare and (len(items) not in (2, 3) or any(len(item) != 2 for item in items)):
-        raise DataError(f"{name}: give (x, y), (train, test) or (train, val, test)")
+        raise DataError(
+            f"{name}: give (x, y), (train, test) or (train, val, test), of tensors or NumPy arrays"
+        )
     keys = ("train",) if bare else ("train", "test") if len(items) == 2 else PARTS
     tensors = {
         key: _tensors(f"{name}, {key}", *item)
@@ -175,7 +179,11 @@ def _draft(name: str, given: Given) -> _Draft:
     return _Draft(name, tuple(map(str, range(top + 1))), tensors)
 
 
-def _tensors(where: str, x: Tensor, y: Tensor) -> Pair:
+def _tensors(where: str, *given: Array) -> Pair:
+    x, y = map(as_tensor, given)
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        told = " and ".join(type(part).__name__ for part in given)
+        raise DataError(f"{where}: got {told}; give tensors or NumPy arrays")
     if x.dtype != torch.uint8 and not x.is_floating_point():
         raise DataError(f"{where}: x is {x.dtype}; give uint8 pixels or floating numbers")
     if y.is_floating_point() or y.is_complex():
