@@ -34,10 +34,13 @@ class Batches(Protocol):
 
 
 class TensorBatches:
-    """Two tensors, served in batches. A shuffled batch lives until the next one is asked for."""
+    """Two tensors, served in batches. A shuffled batch lives until the next one is asked for.
+
+    Batches are contiguous, as those of a DataLoader are: a network that calls `x.view` needs that.
+    """
 
     def __init__(self, x: Tensor, y: Tensor, batch_size: int) -> None:
-        self.x, self.y, self.batch_size = x, y, batch_size
+        self.x, self.y, self.batch_size = x.contiguous(), y, batch_size
 
     def __len__(self) -> int:
         return len(self.x)
@@ -60,7 +63,6 @@ class TensorBatches:
     def shuffled(self, generator: torch.Generator) -> Iterator[Batch]:
         order = torch.randperm(len(self.x), generator=generator).to(self.x.device)
         longest = min(self.batch_size + 1, len(self.x))
-        # Laid out in memory as what was given: a network may ask for that.
         x, y = torch.empty_like(self.x[:longest]), torch.empty_like(self.y[:longest])
         for start, end in self.cuts():
             chosen, rows = order[start:end], end - start

@@ -333,9 +333,12 @@ def test_a_network_may_rely_on_how_its_images_lie_in_memory() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(torch.relu(self.conv(x)).view(-1, 64))
 
-    net, data = sigmatau.APDNet(Views(), **QUICK), blobs(1, shape=(3, 6, 6))
+    x, y = blobs(1, shape=(6, 6, 3))
+    data = x.permute(0, 3, 1, 2), y  # as pictures often come
+    net = sigmatau.APDNet(Views(), **QUICK)
     net.learn("a", data, data)
     assert net.accuracy("a", data) == 1
+    assert torch.equal(net.predict("a", data[0]).argmax(1), y)
 
 
 def test_without_a_head_all_layers_are_shared(tmp_path) -> None:

@@ -255,6 +255,7 @@ class Method(ABC, Generic[S]):
         check_device(x, self.device)
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise DataError("inputs are NaN or infinite: clean or mask them first")
+        x = x.contiguous()  # as in training
         if isinstance(task, str):
             with self._lock:
                 return self._outputs(task, x)
