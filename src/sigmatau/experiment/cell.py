@@ -30,6 +30,7 @@ from sigmatau.experiment.config import Cell
 from sigmatau.experiment.files import FORMAT, locked, make_folder, read_json, write_json
 from sigmatau.experiment.precision import settled
 from sigmatau.experiment.provenance import machine, versions
+from sigmatau.memory import keep_freed
 from sigmatau.methods.base import Report
 from sigmatau.report import drift
 from sigmatau.streams.base import Pair
@@ -337,6 +338,7 @@ def _named(names: list[str], scores: Scores) -> dict[str, float]:
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Compute with so many threads: how sums are split among threads changes their last bits."""
+    keep_freed()
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
