@@ -139,6 +139,10 @@ def test_the_best_baseline_counts_once_all_are_run(tmp_path: Path) -> None:
         put(folder / "split-cifar100", two("den", "DEN", order, 55, 54, capacity=1.8))
     rivals = judged(text(folder), "split-cifar100", "APD(1)", "accuracy minus that of the best")
     assert rivals == ["2.00", "**kept**", "the best is DEN"]
+    # A seed that the baseline was not run with says nothing of the two.
+    put(folder / "split-cifar100", {**two("apd1", "APD(1)", "A", 20, 20, capacity=1.3), "seed": 1})
+    again = judged(text(folder), "split-cifar100", "APD(1)", "accuracy minus that of the best")
+    assert again == rivals
 
 
 def test_an_aim_is_about_the_largest_budget_that_fits(tmp_path: Path) -> None:

@@ -44,16 +44,33 @@ def test_a_line_of_ours_is_what_its_definition_says(tmp_path: Path) -> None:
     put(tmp_path, two_tasks("A", 1, 0.54, 0.60, seconds=200, capacity=1.4))
     busy = {"seconds": 9000, "seconds_per_task": [100, 8900]}  # counts by what is usual
     put(tmp_path, two_tasks("B", 0, 0.60, 0.61, capacity=1.3) | busy)
+    put(tmp_path, two_tasks("B", 1, 0.60, 0.61, capacity=1.3) | busy)
     put(tmp_path, result("finetune", tasks=TASKS, order_indices=(0, 1), seconds=50))
     values = line(made(tmp_path), "apd1").values
-    assert values["accuracy"] == pytest.approx(np.mean([55, 57, 60.5]))
-    assert values["sd"] == pytest.approx(np.std([55, 57, 60.5], ddof=1))
+    assert values["accuracy"] == pytest.approx(np.mean([55, 57, 60.5, 60.5]))
+    assert values["sd"] == pytest.approx(np.std([55, 57, 60.5, 60.5], ddof=1))
     # Task one: 52 in order A (mean over seeds) and 60 in B; task two: 60 and 61.
     assert values["aopd"] == pytest.approx((8 + 1) / 2)
     assert values["mopd"] == pytest.approx(8)
     assert values["capacity"] == pytest.approx(130)
     assert values["time"] == pytest.approx(4)
+    assert line(made(tmp_path), "apd1").cells == "4/4"
+
+
+def test_orders_are_compared_by_the_seeds_they_share(tmp_path: Path) -> None:
+    put(tmp_path, two_tasks("A", 0, 0.50, 0.60))
+    put(tmp_path, two_tasks("A", 1, 0.70, 0.80))  # an easy seed, which B does not have
+    put(tmp_path, two_tasks("B", 0, 0.53, 0.61))
+    values = line(made(tmp_path), "apd1").values
+    assert (values["aopd"], values["mopd"]) == pytest.approx((2, 3))
+    assert values["accuracy"] == pytest.approx(np.mean([55, 75, 57]))
     assert line(made(tmp_path), "apd1").cells == "3/4, 1 missing"
+
+
+def test_orders_that_share_no_seed_are_compared_all_the_same(tmp_path: Path) -> None:
+    put(tmp_path, two_tasks("A", 1, 0.50, 0.60))
+    put(tmp_path, two_tasks("B", 0, 0.53, 0.61))
+    assert line(made(tmp_path), "apd1").values["aopd"] == pytest.approx(2)
 
 
 def test_times_are_compared_where_they_were_taken(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sigmatau import metrics
 from sigmatau.report.fits import exponent, fits
 from sigmatau.report.published import BENCHMARKS
 from sigmatau.report.results import Result
-from sigmatau.report.tables import Group, Row, Table, flat
+from sigmatau.report.tables import Group, Row, Table, above, flat
 
 Verdict = Literal["kept", "missed", "not enough cells yet"]
 
@@ -182,8 +182,9 @@ def _value(measure: str, row: Row, table: Table) -> tuple[float | None, str]:
             absent = [r.group.label for r in rivals if not r.group.done]
             if absent or not rivals:
                 return None, f"not run yet: {', '.join(absent) or 'any baseline'}"
-            best = max(rivals, key=lambda r: r.ours["accuracy"])
-            return row.ours["accuracy"] - best.ours["accuracy"], f"the best is {best.group.label}"
+            gaps = {r.group.label: above(row.group, r.group) for r in rivals}
+            best = min(gaps, key=lambda label: gaps[label])
+            return gaps[best], f"the best is {best}"
         case "exponent":
             curve = networks(row.group, table)
             power = None if curve is None else exponent(curve)

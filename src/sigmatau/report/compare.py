@@ -144,7 +144,7 @@ def _disparities(name: tuple[str, str], a: dict[Key, Run], b: dict[Key, Run]) ->
 
 
 def _performance(runs: Sequence[Run]) -> dict[str, list[dict[str, float]]]:
-    return Group("", "", tuple(runs)).performance()
+    return Group("", "", tuple(runs)).across_orders()
 
 
 Interval = tuple[float, float] | tuple[None, None]

@@ -81,11 +81,11 @@ def efficiency(table: Table) -> Figure | None:
 
 def order_disparity(table: Table) -> Figure | None:
     """Per-task accuracy for each order, one panel a method."""
-    shown = [g for g in table.groups if len(g.performance()) > 1]
-    orders = sorted({order for g in shown for order in g.performance()})
+    shown = [g for g in table.groups if len(g.across_orders()) > 1]
+    orders = sorted({order for g in shown for order in g.across_orders()})
     panels, scores = [], []
     for group in shown:
-        performance = group.performance()
+        performance = group.across_orders()
         if not common_tasks(performance):
             continue
         gap = opd(performance)

@@ -169,8 +169,9 @@ command that runs what is missing. {_machines(done)}
   Accuracies are in %, differences in points.
 - **to STL** is the distance to single-task learning of the same source, ours over the seeds that
   both have: what to compare where protocols differ.
-- **AOPD, MOPD**: how much a task's accuracy depends on the order, mean and maximum over tasks. More
-  orders can only raise MOPD and tend to raise AOPD; the paper has five.
+- **AOPD, MOPD**: how much a task's accuracy depends on the order, mean and maximum over tasks, by
+  the seeds that all orders have. More orders can only raise MOPD and tend to raise AOPD; the paper
+  has five.
 - **cells**: how many orders x seeds stand behind ours, of how many cells the recipe asks for.
 - **capacity**, in % of one network, the recipe's also for a row with a larger one of its own:
   *paper* counts nonzero numbers over the weights with all heads so far, *strict* every number and

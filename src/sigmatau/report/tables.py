@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -94,6 +94,19 @@ class Group:
             found.setdefault(run.key.order, []).append(run.done.final)
         return found
 
+    def across_orders(self) -> dict[str, list[dict[str, float]]]:
+        """Return the same of the seeds that every order has, or of all if there is no such seed.
+
+        A seed stands for a split of the data, and some are easier than others: what only some
+        orders have would be taken for a difference between orders.
+        """
+        seeds: dict[str, set[int]] = {}
+        for run in self.done:
+            seeds.setdefault(run.key.order, set()).add(run.key.seed)
+        shared = set.intersection(*seeds.values()) if seeds else set()
+        kept = tuple(run for run in self.done if run.key.seed in shared)
+        return (replace(self, runs=kept) if kept else self).performance()
+
 
 @dataclass(frozen=True)
 class Row:
@@ -154,7 +167,7 @@ def table(results: Results, stream: str, reference: Group | None = None) -> Tabl
     for group in found:
         stl = _alike(group.label, alone)
         if stl is not None and group.done:
-            ours[group.label]["to_stl"] = _above(group, stl)
+            ours[group.label]["to_stl"] = above(group, stl)
     known = {r.name: v for r in published if r.method == "stl" and (v := r.accuracy) is not None}
     for name, values in theirs.items():
         score = _alike(name, known)
@@ -267,7 +280,7 @@ def _ours(group: Group, pace: Mapping[str, float]) -> dict[str, float]:
     }
     if len(done) > 1:
         values["sd"] = float(np.std(accuracy, ddof=1))
-    performance = group.performance()
+    performance = group.across_orders()
     if len(performance) > 1 and common_tasks(performance):
         values |= {"aopd": 100 * aopd(performance), "mopd": 100 * mopd(performance)}
     times = [
@@ -299,14 +312,14 @@ def _alike(label: str, found: Mapping[str, T]) -> T | None:
     return kinds.get(_variant(label), next(iter(kinds.values()), None))
 
 
-def _above(group: Group, stl: Group) -> float:
-    """Return how far a row is above STL, each run beside those of its own seed.
+def above(group: Group, other: Group) -> float:
+    """Return how far a row is above another, each run beside those of its own seed.
 
     A seed stands for a split of the data and an initial network, and some are easier than others:
-    runs of a seed that STL does not have say nothing, unless it has none of theirs.
+    runs of a seed that the other does not have say nothing, unless it has none of theirs.
     """
     known: dict[int, list[float]] = {}
-    for run in stl.done:
+    for run in other.done:
         known.setdefault(run.key.seed, []).append(run.done.average_accuracy)
     beside = [(run, known[run.key.seed]) for run in group.done if run.key.seed in known]
     every = [score for scores in known.values() for score in scores]
