@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -99,21 +102,12 @@ def check_forward(
     sample = facts.sample
     check_device(sample, device)
     called: list[str] = []
-    handles = [
-        module.register_forward_hook(lambda *_, name=name: called.append(name))
-        for name, module in backbone.named_modules()
-        if isinstance(module, HEADS)
-    ]
-    was_training = backbone.training
-    backbone.eval()
+    layers = [name for name, module in backbone.named_modules() if isinstance(module, HEADS)]
+    told: dict[str, Hook] = {name: lambda *_, name=name: called.append(name) for name in layers}
     try:
-        out = backbone(sample)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        out = _outputs(backbone, sample, told)
+    except _FAILURES as error:
         raise misfit("the backbone", sample, error) from error
-    finally:
-        backbone.train(was_training)
-        for handle in handles:
-            handle.remove()
     if not isinstance(out, Tensor):
         raise BackboneError(
             f"the backbone returns a {type(out).__name__}, not a tensor of outputs: put it in a "
@@ -125,6 +119,20 @@ def check_forward(
             f"the head {head!r} is not the last layer of the network, {last}: name the head with "
             "head=..., or pass head=None to share all layers"
         )
+    if head is not None and facts.outputs is not None:
+        try:
+            out = _outputs(backbone, sample, {head: partial(_widened, facts.outputs)})
+        except _FAILURES as error:
+            raise BackboneError(
+                f"what follows the head {head!r} fails on the {facts.outputs} outputs of this "
+                f"task: {error}. Put layers with a width of their own before the head, or pass "
+                "the same outputs=... for every task"
+            ) from error
+    if facts.labels and (out.ndim != 2 or len(out) != len(sample)):
+        raise BackboneError(
+            f"the backbone turns {len(sample)} rows into outputs of shape {tuple(out.shape)}: "
+            f"class labels need ({len(sample)}, classes), a row of scores for each"
+        )
     if head is None and facts.labels and facts.highest >= out.shape[1]:
         raise DataError(
             f"labels go up to {facts.highest}, but the network has {out.shape[1]} outputs and with "
@@ -132,6 +140,30 @@ def check_forward(
         )
     if not facts.labels:
         check_loss(loss, out, facts)
+
+
+Hook = Callable[[nn.Module, Any, Tensor], Tensor | None]
+_FAILURES = (RuntimeError, ValueError, TypeError, IndexError)
+
+
+def _outputs(backbone: nn.Module, sample: Tensor, hooks: Mapping[str, Hook]) -> Any:
+    """Return what the network says of a sample, with hooks on some of its layers."""
+    handles = [backbone.get_submodule(n).register_forward_hook(h) for n, h in hooks.items()]
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        return backbone(sample)
+    finally:
+        backbone.train(was_training)
+        for handle in handles:
+            handle.remove()
+
+
+def _widened(outputs: int, head: nn.Module, _: Any, out: Tensor) -> Tensor:
+    """Return what a head of so many outputs would give, as to its shape."""
+    shape = list(out.shape)
+    shape[-1 if isinstance(head, nn.Linear) else 1] = outputs
+    return out.new_zeros(shape)
 
 
 def misfit(what: str, x: Tensor, error: Exception) -> DataError:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -143,18 +146,58 @@ def test_weights_that_small_steps_are_lost_in_are_refused(kind: torch.dtype) -> 
     sigmatau.APDNet(frozen)
 
 
+class Wrapped(nn.Module):
+    """A network with something done to its outputs."""
+
+    def __init__(self, wrap: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.net, self.wrap = small_mlp(), wrap
+
+    def forward(self, x: Tensor) -> object:
+        return self.wrap(self.net(x))
+
+
 @pytest.mark.parametrize("wrap", [lambda out: {"logits": out}, lambda out: (out, None)])
 def test_networks_that_return_more_than_outputs_are_told_so(wrap) -> None:
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = small_mlp()
-
-        def forward(self, x: Tensor) -> object:
-            return wrap(self.net(x))
-
     with pytest.raises(BackboneError, match=r"returns a (dict|tuple), not a tensor"):
-        sigmatau.APDNet(Wrapped(), **QUICK).learn("a", blobs(1))
+        sigmatau.APDNet(Wrapped(wrap), **QUICK).learn("a", blobs(1))
+
+
+@pytest.mark.parametrize("head", ["auto", None])
+@pytest.mark.parametrize(
+    ("wrap", "shape"), [(lambda out: out.sum(1), "(2,)"), (lambda out: out[:, None], "(2, 1, 3)")]
+)
+def test_labels_need_a_row_of_scores_each(wrap, shape: str, head: str | None) -> None:
+    with pytest.raises(
+        BackboneError, match=rf"outputs of shape {re.escape(shape)}.*\(2, classes\)"
+    ):
+        sigmatau.APDNet(Wrapped(wrap), head=head, **QUICK).learn("a", blobs(1))
+
+
+def test_what_follows_the_head_must_take_the_outputs_of_every_task() -> None:
+    x, y = blobs(1)
+    wider = (x, y.clone().fill_(5))
+    behind = nn.Sequential(*small_mlp(), nn.BatchNorm1d(3))
+    net = sigmatau.APDNet(behind, **QUICK)
+    net.learn("a", (x, y))
+    with pytest.raises(BackboneError, match=r"follows the head '4' fails on the 6 outputs.*same"):
+        net.learn("b", wider)
+    assert net.tasks == ("a",)
+    with pytest.raises(BackboneError, match=r"2 rows into outputs of shape \(4, 3\)"):
+        sigmatau.APDNet(Wrapped(lambda out: out.view(-1, 3)), **QUICK).learn("a", wider)
+
+    images = x.reshape(len(x), 6, 1, 1)
+    convolved = nn.Sequential(
+        nn.Conv2d(6, 8, 1), nn.ReLU(), nn.Conv2d(8, 3, 1), nn.BatchNorm2d(3), nn.Flatten()
+    )
+    net = sigmatau.APDNet(convolved, **QUICK)
+    net.learn("a", (images, y))
+    with pytest.raises(BackboneError, match="follows the head '2' fails on the 6 outputs"):
+        net.learn("b", (images, wider[1]))
+    fits = sigmatau.APDNet(nn.Sequential(*convolved[:3], nn.Flatten()), **QUICK)
+    fits.learn("a", (images, y))
+    fits.learn("b", (images, wider[1]))
+    assert fits.predict("b", images).shape == (60, 6)
 
 
 def test_targets_that_a_loss_would_spread_over_all_outputs_are_refused() -> None:

@@ -214,7 +214,13 @@ def test_a_chain_is_found_by_running() -> None:
         (Skip, "goes round"),
         (Mixing, "mixed"),
         (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(64, 3)), None),
-        (lambda: nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(2), nn.Linear(16, 3)), "mixed"),
+        (
+            lambda: nn.Sequential(
+                *(nn.Conv2d(1, 4, 3), nn.Flatten(2), nn.Linear(16, 3)),
+                *(nn.AdaptiveAvgPool2d((1, None)), nn.Flatten()),
+            ),
+            "mixed",
+        ),
         (
             lambda: nn.Sequential(
                 *(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 1, groups=2)),
