@@ -16,7 +16,8 @@ from sigmatau import APDNet, backbones
 from sigmatau.core.sparse import Sparse
 from sigmatau.core.state import Lazy, TaskPart
 from sigmatau.inspection import Facts
-from sigmatau.methods.base import Method, TaskInfo
+from sigmatau.methods.base import Method
+from sigmatau.methods.learnt import TaskInfo
 from sigmatau.training import Trainee
 
 DENSITY = 0.03

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sigmatau.core.layout import HEADS
@@ -38,15 +39,18 @@ def inspect_data(
     if seen is None:
         raise DataError("the training data is empty")
     sample, y, low, high = seen
-    labels = loss is None
+    integers = not (y.is_floating_point() or y.is_complex()) and y.ndim == 1
+    entropy = loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
+    labels = loss is None or (entropy and integers and low >= 0)
     if labels:
-        if y.is_floating_point() or y.is_complex() or y.ndim != 1:
+        if not integers:
             raise DataError(
                 f"targets are {y.dtype} of shape {tuple(y.shape)}, not class labels (one integer a "
                 "sample): pass loss=..., such as torch.nn.functional.mse_loss, or make them labels"
             )
         if outputs is None and not headless:
-            outputs = high + 1
+            weights: Tensor | None = getattr(loss, "weight", None)
+            outputs = high + 1 if weights is None else len(weights)
         _in_range("the training data", low, high, outputs)
     elif outputs is None and not headless:
         if not y.is_floating_point():

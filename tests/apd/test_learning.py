@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -235,27 +236,26 @@ def test_a_batch_of_many_tasks_is_predicted_in_one_call() -> None:
         net.predict([], x[:0])
 
 
-def test_regression_and_several_labels_with_losses_of_ones_own() -> None:
-    net = sigmatau.APDNet(small_mlp(), epochs=60, batch_size=16, lr=1e-2)
-    x, y = blobs(1)
-    level = x.sum(1, keepdim=True)
-    net.learn("level", (x, level), (x, level), loss=F.mse_loss)
-    assert net.predict("level", x).shape == (60, 1)
-    assert net.evaluate("level", (x, level), lambda o, t: float(F.mse_loss(o, t))) < 1.0
-    many = F.one_hot(y, 3).float()
-    net.learn("tags", (x, many), loss=F.binary_cross_entropy_with_logits)
-    agree = net.evaluate("tags", (x, many), lambda o, t: float(((o > 0) == (t > 0)).float().mean()))
-    assert agree > 0.9
-    with pytest.raises(DataError, match="was not learnt from labels"):
-        net.accuracy("tags", (x, y))
-    with pytest.raises(DataError, match="pass loss="):
-        net.learn("oops", (x, level))
-    with pytest.raises(DataError, match="outputs="):
-        net.learn("oops", (x, y), loss=F.cross_entropy)
-    net.learn("own", (x, y), loss=F.cross_entropy, outputs=3)
-    held = sigmatau.APDNet(small_mlp(), retroactive="off", penalty="ewc")
-    with pytest.raises(DataError, match="penalty='ewc' needs class labels"):
-        held.learn("level", (x, level), loss=F.mse_loss)
+def test_a_copy_goes_its_own_way() -> None:
+    net = learnt("a", "b")
+    x = blobs(1)[0]
+    before = {task: net.predict(task, x) for task in net.tasks}
+    for made in (copy.deepcopy(net), copy.copy(net)):
+        assert all(torch.equal(made.predict(task, x), before[task]) for task in before)
+        made.learn("c", blobs(3))
+        made.forget("a")
+        assert made.tasks == ("b", "c")
+    assert net.tasks == ("a", "b")
+    assert all(torch.equal(net.predict(task, x), before[task]) for task in before)
+    with pytest.raises(TypeError, match=r"net\.save"):
+        pickle.dumps(net)
+
+
+def test_a_network_tells_what_it_is_and_knows() -> None:
+    net = sigmatau.APDNet(small_mlp(), l1=1e-3, **QUICK)
+    assert repr(net) == "<APDNet('apd', epochs=10, batch_size=16, lr=0.02, l1=0.001), tasks: none>"
+    assert repr(learnt("a", "b", epochs=1)).endswith("tasks: a, b>")
+    assert repr(learnt(*"abcdef", epochs=1)).endswith("tasks: a, b, c, ..., f>")
 
 
 def test_normalisation_state_is_each_tasks_own() -> None:

@@ -31,7 +31,7 @@ from sigmatau.experiment.files import FORMAT, locked, make_folder, read_json, wr
 from sigmatau.experiment.precision import settled
 from sigmatau.experiment.provenance import machine, versions
 from sigmatau.memory import keep_freed
-from sigmatau.methods.base import Report
+from sigmatau.methods.learnt import Report
 from sigmatau.report import drift
 from sigmatau.streams.base import Pair
 from sigmatau.training import Hook, State

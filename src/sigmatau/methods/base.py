@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,45 +32,16 @@ from sigmatau.core.state import Lazy
 from sigmatau.data import Array, Batches, Data, as_batches, as_tensor, check_device
 from sigmatau.errors import BackboneError, DataError, FileError, TaskError, nearest
 from sigmatau.inspection import Facts, check_forward, inspect_data, misfit
+from sigmatau.methods.learnt import Memory, Report, S, TaskInfo, listed, relisted
 from sigmatau.parallel import Together
 from sigmatau.progress import with_progress
 from sigmatau.scoring import Metric, accuracy_of, scorer
-from sigmatau.training import Epoch, Hook, Loss, Trainee, fit, gradients
+from sigmatau.training import Hook, Loss, Trainee, fit, gradients
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-S = TypeVar("S")
 ABOUT = "about"  # the record that lists the tasks
-
-
-@dataclass(frozen=True)
-class TaskInfo:
-    """What a method remembers of a task besides its weights."""
-
-    outputs: int | None
-    labels: bool
-    growth: float
-
-
-@dataclass(frozen=True)
-class Report:
-    """What learning a task came to. `growth` is what it added, as a fraction of the base net."""
-
-    task: str
-    epochs: tuple[Epoch, ...]
-    selected: int
-    score: float | None
-    growth: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Memory(Generic[S]):
-    """All that a method has learnt, replaced as a whole so that it is never half of two things."""
-
-    state: S
-    infos: Mapping[str, TaskInfo] = field(default_factory=dict)
 
 
 class Method(ABC, Generic[S]):
@@ -182,9 +151,10 @@ class Method(ABC, Generic[S]):
         """Learn a new task; the network stays usable and unchanged until this has succeeded.
 
         Data is a pair of tensors, a Dataset or a DataLoader. Integer targets are class labels and
-        train with cross-entropy; for others give a `loss(outputs, targets)` and, if the targets'
-        shape does not tell it, the number of `outputs`. With `val`, the best epoch among the last
-        is kept, by accuracy, by `metric(outputs, targets)` (larger is better), or by the loss.
+        train with cross-entropy, or an `nn.CrossEntropyLoss` with weights or smoothing of yours;
+        for others give a `loss(outputs, targets)` and, if the targets' shape does not tell it, the
+        number of `outputs`. With `val`, the best epoch among the last is kept, by accuracy, by
+        `metric(outputs, targets)` (larger is better), or by the loss.
         `progress` shows a bar (by default on a terminal); `hooks` are told of every epoch, and
         `resume` takes a training up again from what a hook was given.
 
@@ -376,10 +346,8 @@ class Method(ABC, Generic[S]):
     def _recall(self, source: Container) -> Memory[S]:
         """Return what a file holds. Its list of tasks is read now, the tasks themselves later."""
         try:
-            text = cast(Tensor, source.read(ABOUT)["json"]).numpy().tobytes()
-            about = json.loads(text)
-            infos = {name: TaskInfo(*values) for name, *values in about["tasks"]}
-            state = self._restore(source, about["own"], tuple(infos))
+            infos, own = relisted(source.read(ABOUT))
+            state = self._restore(source, own, tuple(infos))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FileError(f"{source.path}: its list of tasks is unusable: {error}") from error
         return Memory(state, infos)
@@ -389,6 +357,28 @@ class Method(ABC, Generic[S]):
         from sigmatau.summary import summarise
 
         return summarise(self)
+
+    def __repr__(self) -> str:
+        given = self.settings.model_dump(exclude_defaults=True)
+        told = ", ".join([repr(self.name), *(f"{key}={value!r}" for key, value in given.items())])
+        names = self.tasks
+        some = names if len(names) < 5 else (*names[:3], "...", names[-1])
+        return f"<{type(self).__name__}({told}), tasks: {', '.join(some) or 'none'}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a network that goes its own way from here. What was learnt is never changed."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._backbone = copy.deepcopy(self._backbone, memo)
+        other._serving, other._lock = None, threading.RLock()
+        return other
+
+    __copy__ = copy.deepcopy
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "networks are not pickled: use net.save(path), and sigmatau.load(path, backbone)"
+        )
 
     # What is alike in all methods
 
@@ -427,10 +417,6 @@ class Method(ABC, Generic[S]):
     def _file(self) -> tuple[dict[str, Record | RawRecord], dict[str, Any]]:
         memory = self._memory
         records, own = self._records(memory.state)
-        infos = [[name, *asdict(info).values()] for name, info in memory.infos.items()]
-        # What grows with the tasks is a record of its own, so that opening need not read it.
-        about = json.dumps({"tasks": infos, "own": own}).encode()
-        listed: Record = {"json": torch.frombuffer(bytearray(about), dtype=torch.uint8)}
         meta = {
             "method": self.name,
             "sigmatau": sigmatau.__version__,
@@ -440,7 +426,8 @@ class Method(ABC, Generic[S]):
             "keep": list(self.keep),
             "settings": self.settings.model_dump(mode="json"),
         }
-        return {ABOUT: listed, **records}, meta
+        # What grows with the tasks is a record of its own, so that opening need not read it.
+        return {ABOUT: listed(memory.infos, own), **records}, meta
 
 
 def _opened(record: Record | RawRecord) -> Record:

@@ -7,8 +7,8 @@ move with the weights they sit on, as in the published code. What the methods pr
 the gradient; with plain SGD that is the step, while Adam takes steps of its own making. Memories
 pass through the network in training mode, as the task's own batches do.
 
-The loss on a past task is the cross-entropy: a loss of a user's own could not be kept in a file,
-so tasks must have class labels.
+The loss on a past task is the plain cross-entropy: a loss of a user's own could not be kept in a
+file, so tasks must have class labels.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class EpisodicTrainee(Trainee, ABC):
     def __init__(
         self,
         module: nn.Module,
+        criterion: Loss,
         settings: EpisodicSettings,
         memories: Sequence[Tensors],
         heads: Heads | None,
@@ -115,7 +116,7 @@ class EpisodicTrainee(Trainee, ABC):
             # They see no loss while no constraint is broken: decay would wear them away.
             optimizer.add_param_group({"params": past, "weight_decay": 0.0})
             self.trained += past
-        super().__init__(module, F.cross_entropy, optimizer)
+        super().__init__(module, criterion, optimizer)
         self.settings, device = settings, self.trained[0].device
         self.memories = [(m["x"].to(device), m["y"].to(device)) for m in memories]
         self.heads, self.seed, self.drawn = heads, seed, torch.Generator()
@@ -183,7 +184,8 @@ class Episodic(SharedWeights):
         if self.layout.head is not None:
             heads = Heads(module, self.layout.head, [state.heads[name] for name in past])
         memories = [state.beside[MEMORY + name] for name in past]
-        return self.Trained(module, self.settings, memories, heads, self._seed("draws", task))
+        draws = self._seed("draws", task)
+        return self.Trained(module, criterion, self.settings, memories, heads, draws)
 
     def _after(
         self, state: SharedState, task: str, trainee: Trainee, train: Batches
