@@ -61,8 +61,6 @@ class Near(ctypes.Structure):
 @cache
 def _library() -> ctypes.CDLL | None:
     """Return the compiled functions, or None where they cannot be had."""
-    if os.environ.get("SIGMATAU_FUSED") == "0":
-        return None
     try:
         return ctypes.CDLL(str(_built()))
     except (OSError, subprocess.SubprocessError) as error:
@@ -72,6 +70,8 @@ def _library() -> ctypes.CDLL | None:
 
 def kernel_for(weight: Decomposed) -> Kernel | None:
     """Return a kernel for the steps of this weight, or None if they are for tensor code."""
+    if os.environ.get("SIGMATAU_FUSED") == "0":
+        return None
     curve = weight.penalty.curve if weight.penalty is not None else None
     parts = [weight.theta, weight.shared, weight.before, weight.delta, weight.logit, weight.support]
     if curve is not None:
