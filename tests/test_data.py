@@ -48,12 +48,12 @@ def test_datasets_and_loaders() -> None:
         def __getitem__(self, i: int):
             return x[i] * 2, y[i]
 
-    rows = DatasetBatches(Rows(x, y), 4)
+    rows = DatasetBatches(Rows(x, y), 4, CPU)
     assert rows.count == 4
     seen = torch.cat([b for _, b in rows.shuffled(torch.Generator().manual_seed(1))])
     assert len(set(seen.tolist())) == 12  # the lone last row of a shuffled epoch is left out
     assert sum(len(b) for _, b in rows.ordered()) == 13
-    loader = LoaderBatches(DataLoader(TensorDataset(x, y), batch_size=5))
+    loader = LoaderBatches(DataLoader(TensorDataset(x, y), batch_size=5), CPU)
     assert loader.count == 0
     assert torch.equal(torch.cat([b for _, b in loader.shuffled(torch.Generator())]), y)
     assert loader.count == 3

@@ -1,7 +1,8 @@
 """What a user may call data, made into batches: tensors, a Dataset or a DataLoader.
 
 Tensors are the quick road: a task is a pair of tensors, a batch is an index, and one buffer is
-filled again and again, so no sample ever passes through Python on its own.
+filled again and again, so no sample ever passes through Python on its own. All data goes to the
+device of the network: tensors as a whole, what a Dataset or a DataLoader gives batch by batch.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class TensorBatches:
 class LoaderBatches:
     """A user's own DataLoader, taken as it is; its shuffling is the user's."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self.loader = loader
+    def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
+        self.loader, self.device = loader, device
         self.count = 0
 
     def shuffled(self, generator: torch.Generator) -> Iterator[Batch]:
@@ -89,7 +90,8 @@ class LoaderBatches:
     def ordered(self) -> Iterator[Batch]:
         seen = 0
         for batch in self.loader:
-            yield _pair(batch)
+            x, y = _pair(batch)
+            yield x.to(self.device), y.to(self.device)
             seen += 1
         self.count = seen  # known once it was gone through, whatever the loader says of itself
 
@@ -97,8 +99,8 @@ class LoaderBatches:
 class DatasetBatches:
     """A Dataset read sample by sample, shuffled by the run's own generator."""
 
-    def __init__(self, dataset: Dataset[Any], batch_size: int) -> None:
-        self.dataset, self.batch_size = dataset, batch_size
+    def __init__(self, dataset: Dataset[Any], batch_size: int, device: torch.device) -> None:
+        self.dataset, self.batch_size, self.device = dataset, batch_size, device
         self.count = -(-len(cast(Sized, dataset)) // batch_size)
 
     def shuffled(self, generator: torch.Generator) -> Iterator[Batch]:
@@ -116,26 +118,17 @@ class DatasetBatches:
             x, y = _pair(batch)
             if shuffle and len(x) == 1 and last == 1 and len(loader) > 1:
                 continue  # batch normalisation cannot train on one row
-            yield x, y
-
-
-def check_device(x: Tensor, device: torch.device) -> None:
-    if not isinstance(x, Tensor):
-        raise DataError(f"inputs must be a tensor or a NumPy array, got {type(x).__name__}")
-    if x.device != device:
-        raise DataError(
-            f"inputs are on {x.device}, the network on {device}: move them there with .to(...)"
-        )
+            yield x.to(self.device), y.to(self.device)
 
 
 def as_batches(
     data: Data, batch_size: int, device: torch.device, what: str = "the data"
 ) -> Batches:
-    """Make batches of `data`, refusing at once what can be seen to be wrong with it."""
+    """Make batches of `data` on a device, refusing at once what can be seen to be wrong with it."""
     if isinstance(data, DataLoader):
         if isinstance(data.dataset, Sized) and len(data.dataset) == 0:
             raise DataError(f"{what} is empty")
-        return LoaderBatches(data)
+        return LoaderBatches(data, device)
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = (data.tensors[0], data.tensors[1])
     if isinstance(data, IterableDataset):
@@ -143,7 +136,7 @@ def as_batches(
     if isinstance(data, Dataset):
         if len(cast(Sized, data)) == 0:
             raise DataError(f"{what} is empty")
-        return DatasetBatches(data, batch_size)
+        return DatasetBatches(data, batch_size, device)
     x, y = _pair(data, what)
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise DataError(
@@ -152,12 +145,11 @@ def as_batches(
         )
     if len(x) == 0:
         raise DataError(f"{what} is empty")
-    check_device(x, device)
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         raise DataError(f"{what} has inputs that are NaN or infinite: clean or mask them first")
     if y.is_floating_point() and not bool(torch.isfinite(y).all()):
         raise DataError(f"{what} has targets that are NaN or infinite: clean or mask them first")
-    return TensorBatches(x, y, batch_size)
+    return TensorBatches(x.to(device), y.to(device), batch_size)
 
 
 def _pair(batch: Any, what: str = "a batch") -> Batch:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sigmatau.core.layout import HEADS
-from sigmatau.data import Batches, TensorBatches, check_device
+from sigmatau.data import Batches, TensorBatches
 from sigmatau.errors import BackboneError, DataError
 from sigmatau.training import Loss
 
@@ -99,12 +99,9 @@ def _in_range(what: str, low: int, high: int, outputs: int | None) -> None:
 
 
 @torch.no_grad()
-def check_forward(
-    backbone: nn.Module, head: str | None, facts: Facts, device: torch.device, loss: Loss
-) -> None:
+def check_forward(backbone: nn.Module, head: str | None, facts: Facts, loss: Loss) -> None:
     """Run two samples through network and loss: do they fit, and is the head the last layer?"""
     sample = facts.sample
-    check_device(sample, device)
     called: list[str] = []
     layers = [name for name, module in backbone.named_modules() if isinstance(module, HEADS)]
     told: dict[str, Hook] = {name: lambda *_, name=name: called.append(name) for name in layers}

@@ -42,7 +42,7 @@ class Together:
         if there != device:
             raise ConfigError(
                 f"the network is on {device}, Fabric on {there}: make the network of "
-                "fabric.to_device(backbone), and bring the data there too"
+                "fabric.to_device(backbone)"
             )
         self.fabric, self.device, self.checked = fabric, device, False
 

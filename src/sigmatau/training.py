@@ -66,6 +66,11 @@ class Trainee:
         """Draw conclusions from an epoch, of which `loss` was the mean."""
 
     @property
+    def device(self) -> torch.device:
+        """Return where it is trained."""
+        return next(self.module.parameters()).device
+
+    @property
     def pace(self) -> float:
         """Return a factor on the learning rate of the coming epoch."""
         return 1.0
@@ -225,6 +230,8 @@ class Fit:
         out["best_epoch"] = torch.tensor(self.best_epoch)
         out["generator"] = self.generator.get_state()
         out["global"] = torch.get_rng_state()
+        if self.trainee.device.type == "cuda":
+            out["cuda"] = torch.cuda.get_rng_state(self.trainee.device)
         return {n: t.detach().clone() for n, t in out.items()}
 
     @torch.no_grad()
@@ -256,3 +263,5 @@ class Fit:
         # Copies: a tensor mapped from a file may lie where the generators cannot read it.
         self.generator.set_state(state["generator"].clone())
         torch.set_rng_state(state["global"].clone())
+        if self.trainee.device.type == "cuda" and "cuda" in state:
+            torch.cuda.set_rng_state(state["cuda"].clone(), self.trainee.device)

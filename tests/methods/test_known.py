@@ -64,7 +64,7 @@ def test_each_row_is_computed_once():
 
 def test_what_may_change_or_takes_too_much_is_left_as_it_is(monkeypatch):
     x, y = blobs(0, rows=50)
-    other = DatasetBatches(TensorDataset(x, y), 20)
+    other = DatasetBatches(TensorDataset(x, y), 20, x.device)
     assert Known().fed(other, made) is other
     data = TensorBatches(x, y, 20)
     assert Known().fed(data, lambda _: []) is data

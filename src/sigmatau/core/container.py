@@ -182,6 +182,9 @@ class Container:
     meta: dict[str, Any]
     """What the writer said of the file as a whole."""
 
+    device: torch.device | str = "cpu"
+    """Where tensors are read to."""
+
     def __init__(self, path: Path) -> None:
         self.path = os.fspath(path)
         try:
@@ -211,7 +214,8 @@ class Container:
         """Read, check and decode one record. Its tensors of one type share their memory."""
         data = self._bytes(name)
         with _blaming(f"{self.path}: record {name!r}"):
-            return _unpack(data)
+            record = _unpack(data)
+        return {name: item.to(self.device) for name, item in record.items()}
 
     def raw(self, name: str) -> RawRecord:
         """Return a record that can be written again as it is, while this container is open."""

@@ -33,13 +33,19 @@ def auroc_of(outputs: Tensor, labels: Tensor) -> float:
     """Return the area under the ROC curve of the second class against the first."""
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(labels.numpy(), (outputs[:, 1] - outputs[:, 0]).numpy()))
+    scores = (outputs[:, 1] - outputs[:, 0]).cpu().numpy()
+    return float(roc_auc_score(labels.cpu().numpy(), scores))
 
 
 class Plan:
     """A cell's stream in its order, the network it starts from, and the method to be taught."""
 
     def __init__(self, cell: Cell, root: Path | None = None) -> None:
+        if cell.accelerator == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(
+                "PyTorch finds no GPU here: install a build of it for CUDA and see that "
+                "`nvidia-smi` lists one, or leave out accelerator"
+            )
         key = (cell.stream, root, cell.seed, json.dumps(cell.options, sort_keys=True))
         self.cell = cell
         self.stream = _stream(*key)
@@ -61,7 +67,7 @@ class Plan:
 
     def backbone(self) -> nn.Module:
         """Build the network; cells of the same seed start from the same one."""
-        return self._built(self.network)
+        return self._built(self.network).to(self.cell.accelerator)
 
     def base(self) -> nn.Module | None:
         """Build the network that capacity is a share of, if it is not the cell's own."""

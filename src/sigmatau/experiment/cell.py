@@ -323,7 +323,7 @@ class _Run:
             "notes": list(plan.stream.notes),
             "config": self.resolved,
             "versions": versions(),
-            "machine": machine(),
+            "machine": machine(cell.accelerator),
         }
 
 

@@ -29,6 +29,9 @@ Devices = Annotated[
     int | None,
     typer.Option(min=1, help="Processes that share each batch of a cell.", show_default="1"),
 ]
+Accelerator = Annotated[
+    str | None, typer.Option(help="What to train on: cpu, or cuda, a GPU.", show_default="cpu")
+]
 Precision = Annotated[
     str | None, typer.Option(help="Of losses and their gradients: 32-true, bf16-mixed, or auto.")
 ]
@@ -49,6 +52,7 @@ def run(
     ] = None,
     pairs: Pairs = None,
     threads: Threads = 1,
+    accelerator: Accelerator = None,
     devices: Devices = None,
     precision: Precision = None,
     track: Track = None,
@@ -63,7 +67,7 @@ def run(
     from sigmatau.experiment.grid import cell_folder, check
     from sigmatau.experiment.trackers import known
 
-    fields = {"threads": threads, **assign(pairs or ()), **_shared(devices, precision)}
+    fields = {"threads": threads, **assign(pairs or ()), **_shared(accelerator, devices, precision)}
     given = {"stream": stream, "method": method, "order": _order(order), "seed": seed}
     cell = Cell.of({**fields, **given})
     if show:
@@ -88,9 +92,11 @@ def grid(
         Path | None, typer.Option(help="Results folder.", show_default="results/RECIPE")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Cells side by side.", show_default="cores")
+        int | None,
+        typer.Option(min=1, help="Cells side by side.", show_default="cores, 1 on a GPU"),
     ] = None,
     threads: Threads = 1,
+    accelerator: Accelerator = None,
     devices: Devices = None,
     precision: Precision = None,
     engine: Annotated[str, typer.Option(help="local, or ray.")] = "local",
@@ -114,7 +120,7 @@ def grid(
     from sigmatau.experiment.status import following
 
     wanted = Recipe.read(recipe)
-    fields = {**assign(pairs or ()), **_shared(devices, precision)}
+    fields = {**assign(pairs or ()), **_shared(accelerator, devices, precision)}
     if fields:
         given = wanted.model_dump(exclude_unset=True)
         for key, value in fields.items():
@@ -133,6 +139,10 @@ def grid(
             _show(cell, root)
         return
     folder = out or Path("results") / recipe.stem
+    if any(cell.accelerator == "cuda" for cell in cells):
+        if engine == "ray":
+            raise ConfigError("cells on a GPU run on this machine alone: leave out --engine ray")
+        workers = workers or 1
     chosen = _engine(engine, workers, max(cell.cores for cell in cells), address)
     with following(folder, cells, chosen.workers) as told:
         summary = run_grid(
@@ -197,6 +207,7 @@ def tune(
     ] = None,
     pairs: Pairs = None,
     threads: Threads = 1,
+    accelerator: Accelerator = None,
     precision: Precision = None,
     root: Root = None,
 ) -> None:
@@ -207,7 +218,7 @@ def tune(
     from sigmatau.experiment.tune import Search, choices_of
     from sigmatau.experiment.tune import tune as find
 
-    fields = {"threads": threads, **assign(pairs or ()), **_shared(None, precision)}
+    fields = {"threads": threads, **assign(pairs or ()), **_shared(accelerator, None, precision)}
     given = {"stream": stream, "method": method, "order": _order(order), "seed": seed}
     folder = str((out or Path("tuning") / f"{stream}-{method}").absolute())
     choices = choices_of(search or ())
@@ -221,9 +232,9 @@ def tune(
     typer.echo(f"the study's log is in {folder}")
 
 
-def _shared(devices: int | None, precision: str | None) -> dict[str, Any]:
+def _shared(accelerator: str | None, devices: int | None, precision: str | None) -> dict[str, Any]:
     """Return those that were given: a recipe may have its own."""
-    given = {"devices": devices, "precision": precision}
+    given = {"accelerator": accelerator, "devices": devices, "precision": precision}
     return {key: value for key, value in given.items() if value is not None}
 
 

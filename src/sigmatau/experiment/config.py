@@ -56,6 +56,9 @@ class Common(Settings):
         {}, description="after so many tasks, forget those at these places (from 1) of the order"
     )
     trace: bool = Field(False, description="keep the weights of all tasks after each task")
+    accelerator: Literal["cpu", "cuda"] = Field(
+        "cpu", description="what networks are trained on; cuda is a GPU"
+    )
     devices: int = Field(1, ge=1, description="processes that share the work of each batch")
     precision: Literal["32-true", "bf16-mixed", "auto"] = Field(
         "32-true",
@@ -103,6 +106,12 @@ class Cell(Common):
         told = {"name": ".".join, "label": " ".join}
         parts = [str(given.get("method", "")), *_told(given.get("settings") or {})]
         return {**given, **{k: given.get(k) or join(parts) for k, join in told.items()}}
+
+    @model_validator(mode="after")
+    def _one_gpu(self) -> Cell:
+        if self.accelerator == "cuda" and self.devices > 1:
+            raise ValueError("a cell has one GPU: leave out devices, or accelerator")
+        return self
 
     @property
     def id(self) -> str:

@@ -1,7 +1,8 @@
 """The precision that `auto` stands for: half where the processor computes in it, else single.
 
 Without instructions for 16-bit numbers they are emulated, which takes more than twice as long as
-single precision. What a cell was begun in it is finished in, and either is a result of `auto`.
+single precision; on a GPU it is single too. What a cell was begun in it is finished in, and either
+is a result of `auto`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def settled(cell: Cell, folder: Path | None = None) -> Cell:
     if cell.precision != "auto":
         return cell
     about = None if folder is None else read_json(folder / "config.json")
-    begun = begun_in(about) if isinstance(about, dict) else fastest()
+    usual = fastest() if cell.accelerator == "cpu" else "32-true"
+    begun = begun_in(about) if isinstance(about, dict) else usual
     return cell.model_copy(update={"precision": begun})
 
 

@@ -24,9 +24,10 @@ def versions() -> dict[str, str]:
     }
 
 
-def machine() -> dict[str, Any]:
+def machine(accelerator: str = "cpu") -> dict[str, Any]:
     """Return where the numbers were made."""
-    return {"cpu": processor(), "cores": os.cpu_count(), "threads": torch.get_num_threads()}
+    kind = processor() if accelerator == "cpu" else torch.cuda.get_device_name()
+    return {accelerator: kind, "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 
 def processor(about: Path = Path("/proc/cpuinfo")) -> str:

@@ -153,7 +153,7 @@ def _connected(cell: Cell, rank: int, port: int) -> Fabric:
     assert cell.precision != "auto", "a cell is settled before it runs"
     strategy: Any = "auto" if cell.devices == 1 else DDPStrategy(timeout=PATIENCE)
     fabric = Fabric(
-        accelerator="cpu",
+        accelerator=cell.accelerator,
         devices=cell.devices,
         strategy=strategy,
         plugins=[_Started(rank, port)],

@@ -29,7 +29,7 @@ from sigmatau.core import container
 from sigmatau.core.container import Container, RawRecord, Record
 from sigmatau.core.layout import walk
 from sigmatau.core.state import Lazy
-from sigmatau.data import Array, Batches, Data, as_batches, as_tensor, check_device
+from sigmatau.data import Array, Batches, Data, as_batches, as_tensor
 from sigmatau.errors import BackboneError, DataError, FileError, TaskError, nearest
 from sigmatau.inspection import Facts, check_forward, inspect_data, misfit
 from sigmatau.methods.learnt import Memory, Report, S, TaskInfo, listed, relisted
@@ -132,6 +132,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def device(self) -> torch.device:
+        """Where the backbone is: tasks are learnt and predicted there."""
         return next(self._backbone.parameters()).device
 
     def learn(
@@ -150,11 +151,13 @@ class Method(ABC, Generic[S]):
     ) -> Report:
         """Learn a new task; the network stays usable and unchanged until this has succeeded.
 
-        Data is a pair of tensors, a Dataset or a DataLoader. Integer targets are class labels and
-        train with cross-entropy, or an `nn.CrossEntropyLoss` with weights or smoothing of yours;
-        for others give a `loss(outputs, targets)` and, if the targets' shape does not tell it, the
-        number of `outputs`. With `val`, the best epoch among the last is kept, by accuracy, by
-        `metric(outputs, targets)` (larger is better), or by the loss.
+        Data is a pair of tensors, a Dataset or a DataLoader; it is brought to the network's device.
+        Integer targets are class labels and train with cross-entropy, or an `nn.CrossEntropyLoss`
+        with weights or smoothing of yours; for others give a `loss(outputs, targets)` and, if the
+        targets' shape does not tell it, the number of `outputs`. With `val`, the best epoch among
+        the last is kept, by accuracy, by `metric(outputs, targets)` (larger is better), or by the
+        loss.
+
         `progress` shows a bar (by default on a terminal); `hooks` are told of every epoch, and
         `resume` takes a training up again from what a hook was given.
 
@@ -180,7 +183,7 @@ class Method(ABC, Generic[S]):
         )
         facts = inspect_data(batches, checks, outputs, loss, headless=self.layout.head is None)
         criterion: Loss = loss if loss is not None else F.cross_entropy
-        check_forward(self._backbone, self.layout.head, facts, self.device, criterion)
+        check_forward(self._backbone, self.layout.head, facts, criterion)
 
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), with_progress(hooks, progress) as told:
@@ -221,11 +224,12 @@ class Method(ABC, Generic[S]):
         `task` may be a list with a name for every row: then rows of all tasks are predicted in one
         call, and where heads differ in width the narrower ones are filled up with -inf.
         """
-        x = cast(Tensor, as_tensor(x))
-        check_device(x, self.device)
+        x = as_tensor(x)
+        if not isinstance(x, Tensor):
+            raise DataError(f"inputs must be a tensor or a NumPy array, got {type(x).__name__}")
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             raise DataError("inputs are NaN or infinite: clean or mask them first")
-        x = x.contiguous()  # as in training
+        x = x.to(self.device).contiguous()  # as in training
         if isinstance(task, str):
             with self._lock:
                 return self._outputs(task, x)
@@ -347,6 +351,7 @@ class Method(ABC, Generic[S]):
         """Return what a file holds. Its list of tasks is read now, the tasks themselves later."""
         try:
             infos, own = relisted(source.read(ABOUT))
+            source.device = self.device
             state = self._restore(source, own, tuple(infos))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise FileError(f"{source.path}: its list of tasks is unusable: {error}") from error

@@ -235,7 +235,7 @@ def unpack(packed: Tensor, like: Tensor) -> Tensor:
     """Undo `pack` for a mask of the shape of `like`."""
     if packed.dtype != torch.uint8 or packed.shape != ((like.numel() + 7) // 8,):
         raise FileError("does not fit the network: restore the file from a copy")
-    bits = np.unpackbits(packed.numpy(), count=like.numel(), bitorder="little")
+    bits = np.unpackbits(packed.cpu().numpy(), count=like.numel(), bitorder="little")
     return torch.from_numpy(bits).bool().view(like.shape).to(like.device)
 
 

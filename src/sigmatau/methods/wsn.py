@@ -192,7 +192,7 @@ def encode(mask: Tensor, before: Tensor | None) -> Tensor:
     """
     blobs = []
     for kind, bits in enumerate([mask] if before is None else [mask, mask ^ before]):
-        packed = bits.numpy()
+        packed = bits.cpu().numpy()
         coder = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
         blobs.append(bytes([kind]) + coder.compress(packed.tobytes()) + coder.flush())
         ones = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
@@ -204,7 +204,7 @@ def encode(mask: Tensor, before: Tensor | None) -> Tensor:
 
 def decode(blob: Tensor, before: Tensor | None, size: int) -> Tensor:
     """Undo `encode` for a mask of `size` bytes."""
-    data = blob.numpy().tobytes()
+    data = blob.cpu().numpy().tobytes()
     if not data or data[0] >= 4 or (data[0] % 2 and before is None):
         raise FileError("is coded in a way not known here: upgrade")
     if data[0] < 2:

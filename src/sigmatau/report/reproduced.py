@@ -185,7 +185,7 @@ def _machines(runs: Iterable[Run]) -> str:
     """Return what finished cells were made with and on."""
     seen = Counter(
         f"sigmatau {r.done.versions.get('sigmatau', '?')} and "
-        f"torch {r.done.versions.get('torch', '?')} on {r.done.machine.get('cpu', '?')} "
+        f"torch {r.done.versions.get('torch', '?')} on {r.done.processor} "
         f"({r.done.machine.get('cores', '?')} cores), threads a cell: "
         f"{r.done.machine.get('threads', '?')}"
         for r in runs

@@ -80,6 +80,11 @@ class Result(BaseModel):
     notes: list[str] = []
 
     @property
+    def processor(self) -> str:
+        """What it was trained on."""
+        return str(self.machine.get("cuda") or self.machine.get("cpu", "?"))
+
+    @property
     def task_seconds(self) -> list[float]:
         """The time of each task; the mean, where a file does not tell them apart."""
         each = self.seconds_per_task

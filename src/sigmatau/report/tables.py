@@ -217,8 +217,8 @@ def _pace(group: Group) -> dict[str, float]:
 
 def _where(run: Run) -> str:
     """Return what times depend on but for the work itself."""
-    kind, precision = run.done.machine.get("cpu", "?"), run.config.get("precision", "32-true")
-    return f"on {kind} in {precision} by {run.done.versions.get('sigmatau', '?')}"
+    precision = run.config.get("precision", "32-true")
+    return f"on {run.done.processor} in {precision} by {run.done.versions.get('sigmatau', '?')}"
 
 
 def _protocol(rows: Sequence[Group], tasks: int) -> list[str]:
