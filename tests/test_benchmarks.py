@@ -22,6 +22,7 @@ from benchmarks import (
     scale,
     serving,
     steps,
+    subnormal,
 )
 from benchmarks.__main__ import names
 from benchmarks._document import Bar, Section, Table, fill, keep, kept, machines
@@ -70,6 +71,10 @@ def test_gradient(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ending_and_consolidation(small: None) -> None:
     whole(ending.main(tasks=3, rows=12, rounds=1))
     whole(consolidation.main(tasks=4, groups=2, rows=12, rounds=1))
+
+
+def test_subnormal(small: None) -> None:
+    whole(subnormal.main(rows=50, epochs=10))
 
 
 def test_serving(small: None) -> None:

@@ -23,6 +23,7 @@ from torch import nn
 
 from sigmatau import methods, metrics
 from sigmatau.capacity import Capacity
+from sigmatau.cpu import prepare_cpu
 from sigmatau.errors import ConfigError, FileError, SigmatauError
 from sigmatau.experiment.build import Plan
 from sigmatau.experiment.checkpoint import Checkpoint, Recorder, Scores
@@ -30,7 +31,6 @@ from sigmatau.experiment.config import Cell
 from sigmatau.experiment.files import FORMAT, locked, make_folder, read_json, write_json
 from sigmatau.experiment.precision import settled
 from sigmatau.experiment.provenance import machine, versions
-from sigmatau.memory import keep_freed
 from sigmatau.methods.learnt import Report
 from sigmatau.report import drift
 from sigmatau.streams.base import Pair
@@ -338,7 +338,7 @@ def _named(names: list[str], scores: Scores) -> dict[str, float]:
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Compute with so many threads: how sums are split among threads changes their last bits."""
-    keep_freed()
+    prepare_cpu()
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

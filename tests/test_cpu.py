@@ -1,4 +1,4 @@
-"""Whether memory that was freed is kept, told by the pages that have to come anew."""
+"""What is said to the processor and the C library: does it take hold, in all threads?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPT = f"""
 import resource, sys
 import torch
 from sigmatau.backbones import lenet
-from sigmatau.memory import keep_freed
+from sigmatau.cpu import keep_freed
 kept = "keep" in sys.argv and keep_freed()
 torch.set_num_threads(1)
 net, x = lenet(), torch.rand(100, 3, 32, 32)
@@ -52,3 +52,20 @@ def test_what_the_user_says_of_memory_stands(name: str) -> None:
     assert (
         faults("keep", **{name: "glibc.malloc.arena_max=2" if "GLIBC" in name else "2"})[0] is False
     )
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_subnormal_numbers_are_zero_in_all_threads(prepared: bool) -> None:
+    script = f"""
+import torch
+from sigmatau.cpu import prepare_cpu
+torch.set_num_threads(2)
+if {prepared}:
+    prepare_cpu()
+small = torch.full((1 << 20,), 1e-30) * 1e-10
+print(int((small.view(torch.int32) != 0).sum()))
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert int(told.stdout) == (0 if prepared else 1 << 20)

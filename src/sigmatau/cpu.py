@@ -1,4 +1,4 @@
-"""Memory that is freed and wanted again in the next step."""
+"""What a process can say to its processor and its C library so that training is faster."""
 
 from __future__ import annotations
 
@@ -6,8 +6,22 @@ import ctypes
 import os
 from functools import cache
 
+import torch
+
 # Of mallopt; glibc takes no larger threshold than 32 MiB.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGE, _ALL = -1, -3, 32 << 20, (1 << 31) - 1
+
+
+def prepare_cpu() -> None:
+    """Make training on a CPU faster, in the whole process: call it once, before torch computes.
+
+    Freed memory is kept (`keep_freed`), and numbers below 1e-38, the subnormal ones, are zero. A
+    network that has fitted its data is full of them, in its gradients and in their squares, and
+    many processors take far longer for one than for any other number. Threads of torch take this
+    over from the one that starts them, which is why it comes first.
+    """
+    torch.set_flush_denormal(True)
+    keep_freed()
 
 
 @cache
