@@ -2,7 +2,7 @@
 
 Random rows with random labels, learnt by heart: LeNet 10-20-500-300, 480 rows in batches of 25, as
 many as a task of Omniglot has. Each side trains with subnormal numbers and with zeros in their
-place (`prepare_cpu`); the sides take turns epoch by epoch.
+place (`fast_cpu`); the sides take turns epoch by epoch.
 """
 
 from __future__ import annotations

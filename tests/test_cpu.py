@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from sigmatau.cpu import fast_cpu
+
 STEPS = 5
 SCRIPT = f"""
 import resource, sys
@@ -54,18 +56,35 @@ def test_what_the_user_says_of_memory_stands(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("prepared", [True, False])
-def test_subnormal_numbers_are_zero_in_all_threads(prepared: bool) -> None:
-    script = f"""
+def test_subnormal_numbers_are_zero_in_all_threads() -> None:
+    script = """
 import torch
-from sigmatau.cpu import prepare_cpu
+from sigmatau.cpu import fast_cpu
 torch.set_num_threads(2)
-if {prepared}:
-    prepare_cpu()
-small = torch.full((1 << 20,), 1e-30) * 1e-10
+with fast_cpu():
+    small = torch.full((1 << 20,), 1e-30) * 1e-10
 print(int((small.view(torch.int32) != 0).sum()))
 """
     told = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert int(told.stdout) == (0 if prepared else 1 << 20)
+    assert int(told.stdout) == 0
+
+
+def test_the_processor_is_left_as_it_was() -> None:
+    def flushes() -> bool:
+        return sys.float_info.min / 2 == 0
+
+    def used() -> None:
+        with fast_cpu():
+            assert flushes()
+            raise KeyboardInterrupt
+
+    assert not flushes()
+    with pytest.raises(KeyboardInterrupt):
+        used()
+    assert not flushes()
+    with fast_cpu():
+        with fast_cpu():
+            pass
+        assert flushes()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -12,16 +14,23 @@ import torch
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGE, _ALL = -1, -3, 32 << 20, (1 << 31) - 1
 
 
-def prepare_cpu() -> None:
-    """Make training on a CPU faster, in the whole process: call it once, before torch computes.
+@contextmanager
+def fast_cpu() -> Iterator[None]:
+    """Make training on a CPU faster: `with fast_cpu(): net.learn(...)`.
 
-    Freed memory is kept (`keep_freed`), and numbers below 1e-38, the subnormal ones, are zero. A
-    network that has fitted its data is full of them, in its gradients and in their squares, and
-    many processors take far longer for one than for any other number. Threads of torch take this
-    over from the one that starts them, which is why it comes first.
+    Freed memory is kept from here on (`keep_freed`). Inside, numbers below 1e-38, the subnormal
+    ones, are zero: a network that has fitted its data is full of them, in its gradients and in
+    their squares, and many processors take far longer for one than for any other number. That
+    holds for this thread and for those that it starts, also of torch, so enter it before torch has
+    started its own.
     """
-    torch.set_flush_denormal(True)
     keep_freed()
+    before = float(torch.tensor(torch.finfo(torch.float32).tiny) / 2) == 0
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 @cache

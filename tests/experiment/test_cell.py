@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,17 @@ class Stop(Hook):
 
 def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_subnormal_numbers_are_zero_in_a_cell(tmp_path: Path) -> None:
+    seen = set()
+
+    class Look(Hook):
+        def epoch_ends(self, *_: Any) -> None:
+            seen.add(sys.float_info.min / 2)
+
+    run_cell(tiny(tasks=1), tmp_path, hooks=[Look()])
+    assert seen == {0.0}
 
 
 def test_a_result_holds_what_is_promised(tmp_path: Path) -> None:

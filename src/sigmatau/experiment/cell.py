@@ -23,7 +23,7 @@ from torch import nn
 
 from sigmatau import methods, metrics
 from sigmatau.capacity import Capacity
-from sigmatau.cpu import prepare_cpu
+from sigmatau.cpu import fast_cpu
 from sigmatau.errors import ConfigError, FileError, SigmatauError
 from sigmatau.experiment.build import Plan
 from sigmatau.experiment.checkpoint import Checkpoint, Recorder, Scores
@@ -71,7 +71,7 @@ def run_cell(
             return done
         (folder / "failure.json").unlink(missing_ok=True)
         try:
-            with _threads(cell.threads_each):
+            with fast_cpu(), _threads(cell.threads_each):
                 return _Run(cell, folder, Path(root) if root else None, hooks, told).go()
         except Stopped:
             for path in [folder / "status.json", *folder.glob("*.st")]:
@@ -86,7 +86,7 @@ def run_cell(
 
 def follow(cell: Cell, folder: Path, root: Path | None, connect: Callable[[], Fabric]) -> None:
     """Learn a cell along with the process that leads it; see `ranks`."""
-    with _threads(cell.threads_each):
+    with fast_cpu(), _threads(cell.threads_each):
         _Run(cell, folder, root, (), lambda learnt, score, capacity: None).follow(connect)
 
 
@@ -338,7 +338,6 @@ def _named(names: list[str], scores: Scores) -> dict[str, float]:
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
     """Compute with so many threads: how sums are split among threads changes their last bits."""
-    prepare_cpu()
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
