@@ -153,7 +153,7 @@ class Life(RuleBasedStateMachine):
         state = self.net._memory.state
         for task in self.net.tasks:
             for name, expected in self.theta(task).items():
-                got = state.theta(state.tasks[task](), self.weights[name])
+                got = state.theta(task, self.weights[name])
                 assert (got - expected).abs().max() <= 1e-6
 
     @invariant()

@@ -23,6 +23,8 @@ VARIANTS: dict[str, dict[str, object]] = {
     "rising": {"l1": 1e-3, "l1_growth": 1.0},
     "apd2": {"consolidate_every": 2, "l1": 1e-3},
     "budget": {"budget": 0.6},
+    "linked": {"budget": 0.6, "start": "last"},
+    "linked-l1": {"l1": 2e-2, "l1_until": 0.5, "l1_cut": 2.0, "start": "last"},
     "no-mask": {"mask": False},
     "no-sparsity": {"sparse": False},
     "fixed-shared": {"shared": "fixed"},

@@ -32,6 +32,17 @@ def test_arithmetic_is_that_of_dense_tensors(a: torch.Tensor, b: torch.Tensor) -
         assert torch.equal(x.rows(dim).long(), coordinates[:, dim])
 
 
+@given(tensors, tensors, tensors)
+def test_entries_written_over_others(a: torch.Tensor, b: torch.Tensor, below: torch.Tensor) -> None:
+    x, y = Sparse.from_dense(a), Sparse.from_dense(b)
+    written = torch.where(a != 0, a, below)
+    assert torch.equal(x.put_into(below.clone()), written)
+    both = torch.where(b != 0, b, written)
+    assert torch.equal(y.over(x).put_into(below.clone()), both)
+    zero = Sparse(x.indices, torch.zeros_like(x.values), x.shape)  # a zero is written too
+    assert torch.equal(zero.put_into(below.clone()), below * (a == 0))
+
+
 def test_entries_that_cancel_are_dropped() -> None:
     x = Sparse.from_dense(torch.tensor([1.0, 0.0, 2.0]))
     y = Sparse.from_dense(torch.tensor([-1.0, 0.0, 2.0]))

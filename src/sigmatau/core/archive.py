@@ -103,6 +103,7 @@ def from_records(
         {g: FromFile(source, f"{GROUP}{g}", group) for g in groups},
         count,
         FromFile(source, IMPORTANCE, shared) if meta.get("importance") else None,
+        fresh.linked,
     )
 
 

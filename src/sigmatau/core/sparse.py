@@ -67,6 +67,20 @@ class Sparse:
             dense.view(-1).index_add_(0, self.indices, self.values)
         return dense
 
+    def put_into(self, dense: Tensor) -> Tensor:
+        """Write the stored entries over those of `dense`, in place."""
+        if self.nnz:
+            dense.view(-1).index_copy_(0, self.indices.long(), self.values)
+        return dense
+
+    def over(self, below: Sparse) -> Sparse:
+        """Return one tensor that writes what `below` and then this one would."""
+        indices = union([below.indices, self.indices])
+        values = self.values.new_empty(indices.numel())
+        for part in (below, self):
+            values[torch.searchsorted(indices, part.indices)] = part.values
+        return Sparse(indices, values, self.shape)
+
     def gather(self, dense: Tensor) -> Tensor:
         """Return the entries of `dense` that lie under this tensor's nonzeros."""
         return dense.reshape(-1).index_select(0, self.indices)

@@ -1,5 +1,8 @@
 """What an APD network consists of once it has learnt: shared weights, tasks, groups.
 
+A task's delta is added to the shared weights, or, in a linked state, written over the weights of
+the task before it.
+
 A state is never changed, only replaced by the next one, so a network stays whole whatever
 interrupts learning, and can be used while the next task is learnt. Tasks that come from a file
 are read when first used.
@@ -9,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Generic, TypeVar
 
 import torch
@@ -66,13 +70,17 @@ Group = Mapping[str, Sparse]
 
 @dataclass(frozen=True)
 class APDState:
-    """A network between two tasks. `groups[g]` is what group g adds, by weight."""
+    """A network between two tasks. `groups[g]` is what group g adds, by weight.
+
+    If it is `linked`, a delta holds the entries in which a task differs from the one before it.
+    """
 
     shared: Lazy[Mapping[str, Tensor]]
     tasks: Mapping[str, Lazy[TaskPart]] = field(default_factory=dict)
     groups: Mapping[int, Lazy[Group]] = field(default_factory=dict)
     group_count: int = 0
     importance: Lazy[Mapping[str, Tensor]] | None = None
+    linked: bool = False
 
     def group_part(self, part: TaskPart, weight: str) -> Sparse | None:
         """Return what the task's group adds to its `weight`, if anything."""
@@ -84,10 +92,13 @@ class APDState:
         group = self.group_part(part, weight)
         return part.deltas[weight] if group is None else group + part.deltas[weight]
 
-    def theta(self, part: TaskPart, weight: Weight, out: Tensor | None = None) -> Tensor:
+    def theta(self, task: str, weight: Weight, out: Tensor | None = None) -> Tensor:
         """Return the task's weight `shared * mask + group + delta`, in this order of rounding."""
         shared = self.shared()[weight.name]
         out = torch.empty_like(shared) if out is None else out
+        if self.linked:
+            return self._linked_theta(task, weight, out.copy_(shared))
+        part = self.tasks[task]()
         mask = part.masks.get(weight.name)
         if mask is None:
             out.copy_(shared)
@@ -98,6 +109,11 @@ class APDState:
             group.add_to(out)
         return part.deltas[weight.name].add_to(out)
 
+    def _linked_theta(self, task: str, weight: Weight, out: Tensor) -> Tensor:
+        for name in takewhile(lambda n: n != task, self.tasks):
+            self.tasks[name]().deltas[weight.name].put_into(out)
+        return self.tasks[task]().deltas[weight.name].put_into(out)
+
     @torch.no_grad()
     def write(
         self, task: str, layout: Layout, module: nn.Module, base: Mapping[str, Tensor]
@@ -105,7 +121,7 @@ class APDState:
         """Put the weights of `task` into `module`; buffers it did not change come from `base`."""
         part = self.tasks[task]()
         for weight in layout.weights:
-            self.theta(part, weight, out=module.get_parameter(weight.name).data)
+            self.theta(task, weight, out=module.get_parameter(weight.name).data)
         for name, value in part.own.items():
             module.get_parameter(name).data.copy_(value)
         if layout.buffers:
@@ -116,8 +132,15 @@ class APDState:
             fit_head(module, layout.head, {n.rpartition(".")[2]: v for n, v in part.head.items()})
 
     def without(self, task: str) -> APDState:
-        """Return the state with `task` gone, and with it the groups that have no member left."""
+        """Return the state with `task` gone, and with it the groups that have no member left.
+
+        In a linked state the next task takes over those entries that it did not write itself.
+        """
         tasks = {name: part for name, part in self.tasks.items() if name != task}
+        if self.linked and (after := list(self.tasks)[list(self.tasks).index(task) + 1 :]):
+            gone, heir = self.tasks[task]().deltas, self.tasks[after[0]]()
+            deltas = {name: delta.over(gone[name]) for name, delta in heir.deltas.items()}
+            tasks[after[0]] = Lazy(replace(heir, deltas=deltas))
         used = {g for part in tasks.values() for g in part().groups.values()} if self.groups else ()
         groups = {g: group for g, group in self.groups.items() if g in used}
         return replace(self, tasks=tasks, groups=groups)

@@ -76,10 +76,15 @@ class APDNet(Method[APDState]):
         # Copied when first used: a network that is loaded never needs it.
         parameters = dict(self._backbone.named_parameters())
         initial = {w.name: parameters[w.name].detach() for w in self.layout.weights}
-        return APDState(Lazy(fetch=lambda: {name: t.clone() for name, t in initial.items()}))
+        return APDState(
+            Lazy(fetch=lambda: {name: t.clone() for name, t in initial.items()}),
+            linked=self.settings.start == "last",
+        )
 
     def consolidate(self) -> None:
         """Group the tasks' deltas now, whatever `consolidate_every` says."""
+        if self.settings.start == "last":
+            raise ConfigError("with start='last' tasks share what they have in common already")
         with self._lock:
             self._memory = replace(self._memory, state=self._grouped(self._memory.state))
 
@@ -93,8 +98,10 @@ class APDNet(Method[APDState]):
             )
         module = copy.deepcopy(self._backbone).train()
         if state.tasks:
-            # Biases and normalisation start where the shared weights come from: the oldest task.
-            state.write(next(iter(state.tasks)), self.layout, module, self._buffers())
+            # Biases and normalisation start where the weights do. The shared ones come from the
+            # oldest task.
+            start = (reversed if state.linked else iter)(tuple(state.tasks))
+            state.write(next(start), self.layout, module, self._buffers())
         if self.layout.head is not None and facts.outputs is not None:
             drawn = torch.Generator().manual_seed(self._seed("head", task))
             fresh_head(module, self.layout.head, facts.outputs, drawn)
@@ -112,6 +119,8 @@ class APDNet(Method[APDState]):
         weights = []
         for weight in self.layout.weights:
             before = state.shared()[weight.name]
+            if state.linked:
+                before = parameters[weight.name].detach().clone()
             logits = before.new_full((weight.channels,), chosen.mask_start)
             weights.append(
                 Decomposed(
@@ -179,6 +188,10 @@ class APDNet(Method[APDState]):
         if isinstance(trainee, APDTrainee):
             shared = {w.weight.name: w.shared.clone() for w in trainee.decomposed}
             deltas = {w.weight.name: Sparse.from_dense(w.delta) for w in trainee.decomposed}
+            if state.linked:  # what is kept of the weights is what they are, not what they moved
+                shared = dict(state.shared())
+                theta = {name: parameters[name].detach() for name in deltas}
+                deltas = {n: replace(d, values=d.gather(theta[n])) for n, d in deltas.items()}
             masks = {w.weight.name: m for w in trainee.decomposed if (m := w.mask) is not None}
             if self.settings.retroactive == "closed" and self.settings.moves:
                 tasks = self._rewritten(state, shared)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -56,12 +57,23 @@ class APDSettings(TrainingSettings):
     shared: Literal["learnt", "fixed"] = Field(
         "learnt", description="fixed: the first task's weights are never changed"
     )
+    start: Literal["shared", "last"] = Field(
+        "shared", description="the weights a task starts from and stores its difference to"
+    )
     consolidate_every: int = Field(0, ge=0, description="tasks between consolidations, 0 for none")
     groups: int = Field(2, ge=1, description="groups added at each consolidation")
     beta: float = Field(
         1e-6, ge=0, description="how far merged entries may lie apart; the paper's 1e-2 forgets"
     )
     fisher_samples: int = Field(1000, ge=1, description="samples for the EWC penalty's Fisher")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unmasked(cls, given: Any) -> Any:
+        """Leave masks out where there are none, unless they are asked for."""
+        if isinstance(given, Mapping) and given.get("start") == "last":
+            return {"mask": False, **given}
+        return given
 
     @model_validator(mode="after")
     def _agree(self) -> APDSettings:
@@ -81,6 +93,10 @@ class APDSettings(TrainingSettings):
             raise ValueError("l1_cut needs l1_until below 1: what is left is trained on")
         if self.retroactive != "off" and self.l2 == 0:
             raise ValueError("l2=0 would erase past tasks: raise it, or use retroactive='off'")
+        if self.start == "last" and (self.mask or self.consolidate_every):
+            raise ValueError("start='last' has no masks and no groups: leave them out")
+        if self.start == "last" and (self.retroactive != "closed" or not self.sparse):
+            raise ValueError("start='last' needs sparse deltas and retroactive='closed'")
         if self.penalty == "ewc" and self.retroactive != "off":
             raise ValueError("penalty='ewc' takes the place of l2 transfer: set retroactive='off'")
         return self
@@ -113,5 +129,6 @@ class APDSettings(TrainingSettings):
         """Return whether later tasks change the shared weights.
 
         Under a budget they do not: every shared entry that moves costs an entry in each past task.
+        Nor do they if tasks start from the last one, which does for them what moving would.
         """
-        return self.shared == "learnt" and self.budget is None
+        return self.shared == "learnt" and self.budget is None and self.start == "shared"
