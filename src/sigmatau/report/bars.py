@@ -122,7 +122,11 @@ AIMS: tuple[Bar, ...] = (
     *_aims("superclass-cifar100", 130),
     *_for("superclass-cifar100", "APD with a budget", 110, to_stl=-1.5),
     *_aims("omniglot-rotation", 400),
-    *_for("omniglot-rotation", "APD with a slowing budget", **{**_OMNIGLOT, "capacity": 400}),
+    *(
+        bar
+        for row in ("APD with a slowing budget", "APD with a slowing budget, from the last task")
+        for bar in _for("omniglot-rotation", row, **{**_OMNIGLOT, "capacity": 400})
+    ),
 )
 
 
