@@ -70,7 +70,7 @@ class Sparse:
     def put_into(self, dense: Tensor) -> Tensor:
         """Write the stored entries over those of `dense`, in place."""
         if self.nnz:
-            dense.view(-1).index_copy_(0, self.indices.long(), self.values)
+            dense.view(-1)[self.indices.long()] = self.values  # faster than index_copy_
         return dense
 
     def over(self, below: Sparse) -> Sparse:
