@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 from typing import Generic, TypeVar
 
 import torch
@@ -137,7 +137,8 @@ class APDState:
         In a linked state the next task takes over those entries that it did not write itself.
         """
         tasks = {name: part for name, part in self.tasks.items() if name != task}
-        if self.linked and (after := list(self.tasks)[list(self.tasks).index(task) + 1 :]):
+        after = list(dropwhile(lambda name: name != task, self.tasks))[1:]
+        if self.linked and after:
             gone, heir = self.tasks[task]().deltas, self.tasks[after[0]]()
             deltas = {name: delta.over(gone[name]) for name, delta in heir.deltas.items()}
             tasks[after[0]] = Lazy(replace(heir, deltas=deltas))

@@ -100,8 +100,8 @@ class APDNet(Method[APDState]):
         if state.tasks:
             # Biases and normalisation start where the weights do. The shared ones come from the
             # oldest task.
-            start = (reversed if state.linked else iter)(tuple(state.tasks))
-            state.write(next(start), self.layout, module, self._buffers())
+            start = list(state.tasks)[-1 if state.linked else 0]
+            state.write(start, self.layout, module, self._buffers())
         if self.layout.head is not None and facts.outputs is not None:
             drawn = torch.Generator().manual_seed(self._seed("head", task))
             fresh_head(module, self.layout.head, facts.outputs, drawn)
