@@ -168,14 +168,14 @@ def _row(bar: Bar, table: Table) -> Row | None:
     if bar.within is None:
         return next((row for row in table.rows if row.group.label == bar.row), None)
     # The largest that fits, not the most accurate one: test scores choose nothing.
-    fitting = [
-        row
-        for row in table.rows
-        if row.group.done
-        and flat(row.group.done[0].config).get("settings.budget") is not None
-        and row.ours["capacity"] <= bar.within + 1e-9
-    ]
+    budgets = [row for row in table.rows if row.group.done and _plain_budget(row.group)]
+    fitting = [row for row in budgets if row.ours["capacity"] <= bar.within + 1e-9]
     return max(fitting, key=lambda row: row.ours["capacity"], default=None)
+
+
+def _plain_budget(group: Group) -> bool:
+    chosen = flat(group.done[0].config)
+    return chosen.get("settings.budget") is not None and chosen.get("settings.start") != "last"
 
 
 def _value(measure: str, row: Row, table: Table) -> tuple[float | None, str]:
