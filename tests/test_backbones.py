@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sigmatau import backbones
+from sigmatau import backbones, methods
 from sigmatau.core.layout import walk
 from sigmatau.errors import ConfigError
 
@@ -94,3 +94,38 @@ def test_unknown_names_are_told_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'lenet'"):
         backbones.create("lennet", (3, 32, 32), 10)
     assert backbones.names() == ["alexnet", "lenet", "mlp", "vgg16-bn"]
+
+
+def test_dropout_changes_nothing_but_training() -> None:
+    made = {}
+    for dropout in (0.0, 0.5):
+        torch.manual_seed(0)
+        made[dropout] = backbones.lenet((3, 32, 32), 5, (4, 6, 20, 10), dropout=dropout)
+    plain, dropped = made.values()
+    for (name, tensor), (other, same) in zip(
+        plain.state_dict().items(), dropped.state_dict().items(), strict=True
+    ):
+        assert name == other
+        assert torch.equal(tensor, same)
+    x = torch.rand(64, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(plain.eval()(x), dropped.eval()(x))
+    hidden = dict(dropped.train().named_children())
+    assert [m.p for m in dropped if isinstance(m, nn.Dropout)] == [0.5, 0.5]
+    # Each sits behind a hidden layer's activation, and leaves out about half of what it reads.
+    order = list(hidden)
+    for i in (1, 2):
+        assert order.index(f"drop{i}") == order.index(f"fc{i}") + 2
+    left = (hidden["drop1"](torch.ones(1000, 20)) > 0).float().mean()
+    assert 0.45 < float(left) < 0.55
+    assert not torch.equal(dropped(x), plain.train()(x))
+    assert not [m for m in plain if isinstance(m, nn.Dropout)]
+
+
+def test_growing_methods_take_a_network_with_dropout() -> None:
+    backbone = backbones.lenet((1, 8, 8), 2, (2, 3, 6, 5), dropout=0.5)
+    x, y = torch.rand(40, 1, 8, 8), torch.arange(40) % 2
+    for name in ("pgn", "apd1"):
+        net = methods.create(name, backbone, epochs=1)
+        for task in "ab":
+            net.learn(task, (x, y), progress=False)
+        assert torch.equal(net.predict("b", x), net.predict("b", x))

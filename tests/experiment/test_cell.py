@@ -322,6 +322,7 @@ def test_two_processes_do_not_work_on_one_cell(tmp_path: Path) -> None:
         ({"drops": {2: [3]}}, "places go from 1 to 2"),
         ({"method": "ewc", "drops": {2: [1]}}, "cannot forget"),
         ({"backbone": {"depth": 3}}, "depth"),
+        ({"backbone": {"name": "lenet", "dropout": 1.5}}, "dropout probability"),
         ({"settings": {"l11": 3}}, "did you mean 'l1'"),
         ({"order": "Z"}, "no order 'Z'"),
         ({"stream": "digit"}, "did you mean 'digits'"),

@@ -82,7 +82,7 @@ class Plan:
             torch.manual_seed(self.cell.seed)
             try:
                 return backbones.create(name, shape, **options)
-            except TypeError as error:
+            except (TypeError, ValueError) as error:
                 raise ConfigError(f"backbone {name!r} with {options}: {error}") from None
 
     def method(self) -> Method[Any]:

@@ -127,6 +127,12 @@ AIMS: tuple[Bar, ...] = (
         for row in ("APD with a slowing budget", "APD with a slowing budget, from the last task")
         for bar in _for("omniglot-rotation", row, **{**_OMNIGLOT, "capacity": 400})
     ),
+    # The bars of the table once more, where every method may have dropout.
+    *(
+        bar
+        for row in ("APD(1), dropout", "APD(2), dropout")
+        for bar in _for("split-cifar100-dropout", row, **_SPLIT)
+    ),
 )
 
 
@@ -157,7 +163,7 @@ def _judged(bar: Bar, table: Table | None) -> Finding:
     value, why = _value(bar.measure, row, table)
     if value is None:
         return Finding(bar.recipe, name, told, "", "not enough cells yet", why)
-    lacking = _lacking(row.group, NEEDED.get(bar.recipe, (1, 1)))
+    lacking = _lacking(row.group, NEEDED.get(bar.recipe) or NEEDED.get(table.stream, (1, 1)))
     verdict: Verdict = "kept" if bar.holds(value) else "missed"
     if lacking:
         return Finding(bar.recipe, name, told, _number(value), "not enough cells yet", lacking)
