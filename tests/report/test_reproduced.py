@@ -202,18 +202,19 @@ def test_with_dropout_a_row_is_judged_beside_all_baselines_by_as_many_orders(
     tmp_path: Path,
 ) -> None:
     folder, name = results(tmp_path), "split-cifar100-dropout"
+    label = "APD with a budget of 0.035, dropout"
     for order in "AB":
         put(folder / name, two("stl", "STL, dropout", order, 66, 66))
         put(folder / name, two("stl", "STL", order, 60, 60))
         put(folder / name, two("pgn", "PGN, dropout", order, 58, 58))
         put(folder / name, two("pgn", "PGN", order, 64, 63))
-        put(folder / name, two("apd1", "APD(1), dropout", order, 65, 66, capacity=1.3))
-    row = (name, "APD(1), dropout")
+        put(folder / name, two("apd1", label, order, 65, 66, capacity=1.3))
+    row = (name, label)
     few = judged(text(folder), *row, "accuracy minus that of STL")
     assert few == ["-0.50", "not enough cells yet", "2 of 3 orders"]
-    put(folder / name, two("apd1", "APD(1), dropout", "C", 65, 66, capacity=1.3))
+    put(folder / name, two("apd1", label, "C", 65, 66, capacity=1.3))
     told = text(folder)
-    assert judged(told, *row, "accuracy minus that of STL")[:2] == ["-0.50", "**kept**"]
+    assert judged(told, *row, "accuracy minus that of STL")[:2] == ["-0.50", "**missed**"]
     assert judged(told, *row, "accuracy minus that of the best baseline") == [
         "2.00",
         "**kept**",
