@@ -129,7 +129,7 @@ AIMS: tuple[Bar, ...] = (
         for row in ("APD with a slowing budget", "APD with a slowing budget, from the last task")
         for bar in _for("omniglot-rotation", row, **{**_OMNIGLOT, "capacity": 400})
     ),
-    # The bars of the table once more, where every method may have dropout.
+    # The limits of the table once more, for a row of another network and beside its baselines.
     Bar("split-cifar100-dropout", _DROPOUT, "to_stl", "above", 0.0),
     *_for("split-cifar100-dropout", _DROPOUT, **{k: v for k, v in _SPLIT.items() if k != "to_stl"}),
 )
