@@ -103,6 +103,22 @@ def test_merging_what_lies_far_apart_is_judged_by_itself(tmp_path: Path) -> None
     assert apart == ["0.90", "**missed**", "in 1 of 1; the most in other, beta 0.01"]
 
 
+def test_a_cell_that_another_folder_took_over_is_one_run(tmp_path: Path) -> None:
+    folder = results(tmp_path)
+    told = {"config": {"settings": {"l1": 6e-4, "l2": 100.0}}, "capacity": 1.3}
+    (tmp_path / "recipes" / "other.yaml").write_text(
+        "stream: split-cifar100\norders: [A, B]\nmethods: [{method: apd2, label: again}]\n"
+    )
+    once = two("apd2", "APD(2)", "B", 58, 60, **told)
+    put(folder / "split-cifar100", once)
+    put(folder / "other", {**once, "label": "again"})
+    assert judged(text(folder), "all", "APD(2)", "forgetting")[2] == "seen 1 times"
+    # The same work by another run, which took another time, is another run.
+    again = two("apd2", "again", "A", 58, 60, **told, seconds=99.0)
+    put(folder / "other", again)
+    assert judged(text(folder), "all", "APD(2)", "forgetting")[2] == "seen 2 times"
+
+
 def test_with_dropout_a_row_is_judged_beside_all_baselines_by_as_many_orders(
     tmp_path: Path,
 ) -> None:

@@ -161,3 +161,12 @@ def test_files_show_every_panel_and_are_the_same_each_time(tmp_path: Path) -> No
     svg = one["svg"].decode()
     assert all(panel.title in svg for panel in figure.panels)
     assert all(series.name in svg for series in figure.legend())
+
+
+def test_a_long_title_of_a_panel_is_broken_not_cut_off() -> None:
+    line = Series("a", [0, 1], [0, 1], 0, "line")
+    title = "a row with a long name, order A: a task with a long name too, at step 10"
+    figure = Figure("f", "", "", [Panel(title, [line]), Panel("short", [line])])
+    svg = static.draw(figure)["svg"].decode()
+    assert title not in svg
+    assert all(word in svg for word in title.split())

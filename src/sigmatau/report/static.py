@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ def draw(figure: Figure, kinds: Sequence[str] = ("png", "svg")) -> dict[str, byt
         axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
         for k, axis in enumerate(axes):
             if k < len(figure.panels):
-                _panel(axis, figure.panels[k])
+                _panel(axis, figure.panels[k], figure.wide)
             else:
                 axis.set_visible(False)
         if legend:
@@ -75,11 +76,11 @@ def draw(figure: Figure, kinds: Sequence[str] = ("png", "svg")) -> dict[str, byt
     return drawn
 
 
-def _panel(axis: Axes, panel: Panel) -> None:
+def _panel(axis: Axes, panel: Panel, wide: bool) -> None:
     bars = [series for series in panel.series if series.kind == "bars"]
     for series in panel.series:
         _series(axis, series, bars)
-    axis.set_title(panel.title, fontsize=9)
+    axis.set_title(textwrap.fill(panel.title, 100 if wide else 50), fontsize=9)
     axis.set_xlabel(panel.x)
     axis.set_ylabel(panel.y)
     if panel.log_x:
