@@ -32,6 +32,7 @@ class Life(RuleBasedStateMachine):
                 {"l1": 1e-3},
                 {"l1": 5e-3, "l2": 1.0},
                 {"l1": 5e-3, "l2": 1.0, "l1_growth": 0.5},
+                {"l1": 1e-3, "l2": 2.0, "l1_growth": 0.8},  # l2 rises along
                 {"l1": 1e-3, "consolidate_every": 3},
                 {"retroactive": "off"},
                 {"shared": "fixed"},
@@ -87,13 +88,15 @@ class Life(RuleBasedStateMachine):
         self.shared = {n: t.clone() for n, t in self.net._memory.state.shared().items()}
         if self.delta and chosen.retroactive == "closed" and chosen.moves:
             price = chosen.price * len(self.delta) ** chosen.l1_growth
-            reach = price / (2 * chosen.l2)
+            reach, least = price / (2 * chosen.l2), WORTHLESS * chosen.lr
+            if reach > least >= chosen.price / (2 * chosen.l2):
+                reach = least / 2
             for past in self.delta:
                 for name in self.weights:
                     moved = self.shared[name] - before[name]
                     drift = self.mask[past][name] * moved
                     residual = self.delta[past][name] - drift
-                    if reach <= WORTHLESS * chosen.lr:
+                    if reach <= least:
                         dropped = (drift != 0) & (residual.abs() <= EATEN * reach)
                         self.delta[past][name] = residual.masked_fill(dropped, 0.0)
                     else:

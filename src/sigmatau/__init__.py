@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev3"
+__version__ = "0.1.0.dev4"
 
 # Parts are imported when first used, so that importing the package costs next to nothing.
 _WHERE = {

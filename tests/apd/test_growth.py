@@ -123,3 +123,19 @@ def test_a_price_can_rise_with_the_number_of_tasks(form: str) -> None:
     for task in "abcd":
         assert torch.equal(rising.predict(task, x), steps.predict(task, x))
     assert rising.infos["d"].growth < learnt(*"abcd", l1=price, retroactive=form).infos["d"].growth
+
+
+@pytest.mark.parametrize("l2", [4.0, 4.0 * 2.0**2])
+def test_past_tasks_stay_where_they_are_as_the_price_rises(l2: float) -> None:
+    chosen = {"l1": 2e-3, "l1_growth": 2.0, "l2": l2}
+    x = blobs(5)[0]
+    net = learnt("a", "b", **chosen)
+    assert net.settings.still
+    kept = {task: net.predict(task, x) for task in "ab"}
+    before = net._memory.state.shared()
+    for task in "cdef":
+        net.learn(task, blobs(ord(task)), blobs(ord(task), rows=30))
+    after = net._memory.state.shared()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    for task, outputs in kept.items():
+        assert torch.allclose(net.predict(task, x), outputs, atol=2e-5)

@@ -153,7 +153,8 @@ class APDNet(Method[APDState]):
         parts = [task() for task in state.tasks.values()]
         deltas = [part.deltas[weight.name] for part in parts]
         masks = [part.masks.get(weight.name) for part in parts]
-        return PastTasks(weight, deltas, masks, self._next(state).price, self.settings.l2)
+        chosen = self._next(state)
+        return PastTasks(weight, deltas, masks, chosen.price, chosen.l2)
 
     def _entries(self, budget: float, past: int) -> int:
         """Return how many entries of deltas the budget has for a task that comes after `past`."""

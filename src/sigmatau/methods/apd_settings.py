@@ -109,10 +109,17 @@ class APDSettings(TrainingSettings):
         return L1 if self.l1 is None else self.l1
 
     def after(self, past: int) -> APDSettings:
-        """Return the settings of a task that comes after `past` others."""
+        """Return the settings of a task that comes after `past` others.
+
+        A price that rises alone would let past tasks drift by ever more. If they are kept to
+        rounding they stay so: where it must, l2 rises along.
+        """
         if not self.l1_growth or past < 2:
             return self
-        return self.model_copy(update={"l1": self.price * past**self.l1_growth})
+        risen = self.model_copy(update={"l1": self.price * past**self.l1_growth})
+        if self.still and not risen.still:
+            risen = risen.model_copy(update={"l2": risen.price / (WORTHLESS * self.lr)})
+        return risen
 
     @property
     def reach(self) -> float:
