@@ -17,6 +17,8 @@ from sigmatau.data import Batches, TensorBatches
 from sigmatau.errors import BackboneError, DataError
 from sigmatau.training import Loss
 
+MANY = 10_000  # more classes than this, and than there are rows, are more likely a mistake
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -38,7 +40,7 @@ def inspect_data(
     seen = _scan(train, "the training data")
     if seen is None:
         raise DataError("the training data is empty")
-    sample, y, low, high = seen
+    sample, y, low, high, rows = seen
     integers = not (y.is_floating_point() or y.is_complex()) and y.ndim == 1
     entropy = loss is F.cross_entropy or isinstance(loss, nn.CrossEntropyLoss)
     labels = loss is None or (entropy and integers and low >= 0)
@@ -51,6 +53,11 @@ def inspect_data(
         if outputs is None and not headless:
             weights: Tensor | None = getattr(loss, "weight", None)
             outputs = high + 1 if weights is None else len(weights)
+            if weights is None and outputs > max(rows, MANY):
+                raise DataError(
+                    f"labels go up to {high:,} in {rows:,} rows, and the head has an output for "
+                    f"each: number the classes from 0, or pass outputs={outputs} if it must"
+                )
         _in_range("the training data", low, high, outputs)
     elif outputs is None and not headless:
         if not y.is_floating_point():
@@ -72,10 +79,10 @@ def inspect_data(
     return Facts(sample, None if headless else outputs, labels, highest if labels else 0, y)
 
 
-def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int] | None:
-    """Return a few inputs, their targets, and the least and greatest target."""
+def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int, int] | None:
+    """Return a few inputs, their targets, the least and greatest target, and how many rows."""
     first: tuple[Tensor, Tensor] | None = None
-    low, high = 0, 0
+    low, high, rows = 0, 0, 0
     whole = isinstance(data, TensorBatches)
     for x, y in [(data.x, data.y)] if isinstance(data, TensorBatches) else data.ordered():
         if not len(x):
@@ -86,7 +93,8 @@ def _scan(data: Batches, what: str) -> tuple[Tensor, Tensor, int, int] | None:
             first = (x[:2].clone(), y[:2].clone())
             low = high = int(y.reshape(-1)[0])
         low, high = min(low, int(y.min())), max(high, int(y.max()))
-    return None if first is None else (*first, low, high)
+        rows += len(x)
+    return None if first is None else (*first, low, high, rows)
 
 
 def _in_range(what: str, low: int, high: int, outputs: int | None) -> None:

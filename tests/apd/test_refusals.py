@@ -73,6 +73,7 @@ def test_bad_data_is_refused_before_any_work() -> None:
         ([x], "pair"),
         ((x.tolist(), y), "tensors"),
         (x, "pair"),
+        ((x, y + 10_000), "10,002 in 60 rows, and the head has an output for each"),
     ]
     for data, match in wrong:
         with pytest.raises(DataError, match=match):
@@ -120,6 +121,11 @@ def test_backbones_that_cannot_work_are_refused() -> None:
         sigmatau.APDNet(nn.Linear(3, 2))
     with pytest.raises(BackboneError, match=r"torch\.nn\.Module"):
         sigmatau.APDNet("resnet")
+    for compiled in (torch.compile(small_mlp()), torch.jit.script(small_mlp())):
+        with pytest.raises(BackboneError, match="the backbone is compiled"):
+            sigmatau.APDNet(compiled)
+    with pytest.raises(BackboneError, match=r"0\.weight has no values"):
+        sigmatau.APDNet(small_mlp().to("meta"))
 
     class Backwards(nn.Module):
         """Uses its layers in another order than it lists them."""

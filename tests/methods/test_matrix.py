@@ -171,3 +171,36 @@ def test_names_are_told_when_one_is_wrong() -> None:
         methods.create("apd", small_mlp())
     with pytest.raises(SigmatauError, match="registered twice"):
         methods.register("finetune")(methods.entry("finetune").cls)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_how_weights_lie_in_memory_makes_no_difference(name: str, tmp_path) -> None:
+    def backbone(otherwise: bool) -> nn.Module:
+        net = nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64, 6),
+            nn.ReLU(),
+            nn.Linear(6, 3),
+        )
+        generator = torch.Generator().manual_seed(0)
+        for p in net.parameters():
+            p.data = torch.randn(p.shape, generator=generator) / 4
+        if otherwise:
+            net = net.to(memory_format=torch.channels_last)
+            net[3].weight.data = net[3].weight.data.T.contiguous().T
+            assert not any(net[i].weight.is_contiguous() for i in (0, 3))
+        return net
+
+    found = []
+    for otherwise in (False, True):
+        net = methods.create(name, backbone(otherwise), **{**QUICK, **SMALL.get(name, {})})
+        for task in range(2):
+            x, y = blobs(task, rows=48, shape=(3, 6, 6))
+            net.learn(f"task {task}", (x, y), (x, y))
+        net.save(tmp_path / "net.st")
+        again = load(tmp_path / "net.st", backbone(not otherwise))
+        found += [[n.predict(task, x) for task in n.tasks] for n in (net, again)]
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))

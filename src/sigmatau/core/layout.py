@@ -113,11 +113,21 @@ def walk(backbone: nn.Module, head: str | None = "auto", keep: Iterable[str] = (
     convolutional layer, None means that there is none. `keep` are patterns of parameters to keep
     whole per task though they are large.
     """
+    if isinstance(backbone, torch.jit.ScriptModule) or hasattr(backbone, "_orig_mod"):
+        raise BackboneError(
+            "the backbone is compiled: pass the network it was made from, and compile what "
+            "export(task) returns"
+        )
     parameters = dict(backbone.named_parameters())
     for name, parameter in parameters.items():
         if isinstance(parameter, UninitializedParameter):
             raise BackboneError(
                 f"{name} has no shape yet (a lazy layer): run one batch through the network first"
+            )
+        if parameter.is_meta:
+            raise BackboneError(
+                f"{name} has no values (it is on the device 'meta'): load the network's weights, "
+                "or build it on another device"
             )
         if parameter.requires_grad and parameter.itemsize < 4:
             raise BackboneError(

@@ -69,6 +69,8 @@ class Method(ABC, Generic[S]):
         self.keep = tuple(keep)
         self.layout = walk(backbone, head, self.keep)
         self._backbone = copy.deepcopy(backbone)
+        for parameter in self._backbone.parameters():  # entries are numbered in this order
+            parameter.data = parameter.data.contiguous()
         self._held: Lazy[Memory[S]] = Lazy(Memory(self._fresh()))
         self._serving: tuple[Memory[S], str, nn.Module] | None = None
         self._lock = threading.RLock()
