@@ -185,20 +185,32 @@ def misfit(what: str, x: Tensor, error: Exception) -> DataError:
 def check_loss(loss: Loss, out: Tensor, facts: Facts) -> None:
     """Refuse targets of shape (n,) beside outputs of shape (n, 1), if the loss minds.
 
-    Torch's own losses would spread them, all with all, and only warn of it.
+    Torch's own losses would spread them, all with all, and only warn of it, or fail.
     """
     if facts.targets is None or facts.outputs is None or out.ndim != 2:
         return
-    outputs = out.new_zeros(len(out), facts.outputs)
+    outputs, targets = out.new_zeros(len(out), facts.outputs), facts.targets
+    told = (
+        f"having outputs of shape {tuple(outputs.shape)} and targets of shape "
+        f"{tuple(targets.shape)}: give targets the shape of the outputs, as with y.unsqueeze(1), "
+        "or pass outputs=..."
+    )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("error", "Using a target size", UserWarning)
         try:
-            loss(outputs, facts.targets)
+            loss(outputs, targets)
         except UserWarning as warned:
             raise DataError(
-                f"the loss would compare all of {len(out)} rows with all, having outputs of shape "
-                f"{tuple(outputs.shape)} and targets of shape {tuple(facts.targets.shape)}: give "
-                "targets the shape of the outputs, as with y.unsqueeze(1), or pass outputs=..."
+                f"the loss would compare all of {len(out)} rows with all, {told}"
             ) from warned
-        except Exception:  # made-up outputs need not suit a loss that real ones do
-            return
+        except Exception as error:  # made-up outputs need not suit a loss that real ones do
+            if targets.ndim == 1 and facts.outputs == 1 and _works(loss, outputs, targets[:, None]):
+                raise DataError(f"the loss fails, {told}") from error
+
+
+def _works(loss: Loss, outputs: Tensor, targets: Tensor) -> bool:
+    try:
+        loss(outputs, targets)
+    except Exception:
+        return False
+    return True

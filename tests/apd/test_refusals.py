@@ -212,6 +212,8 @@ def test_targets_that_a_loss_would_spread_over_all_outputs_are_refused() -> None
     net = sigmatau.APDNet(small_mlp(), **QUICK)
     with pytest.raises(DataError, match=r"\(2, 1\) and targets of shape \(2,\).*unsqueeze"):
         net.learn("a", (x, y.float()), loss=F.mse_loss)
+    with pytest.raises(DataError, match=r"the loss fails.*targets of shape \(2,\).*unsqueeze"):
+        net.learn("a", (x, y.float()), loss=F.binary_cross_entropy_with_logits)
 
     def picky(out: Tensor, t: Tensor) -> Tensor:
         if len(t) < 3:
