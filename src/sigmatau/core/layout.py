@@ -124,11 +124,6 @@ def walk(backbone: nn.Module, head: str | None = "auto", keep: Iterable[str] = (
             raise BackboneError(
                 f"{name} has no shape yet (a lazy layer): run one batch through the network first"
             )
-        if parameter.is_meta:
-            raise BackboneError(
-                f"{name} has no values (it is on the device 'meta'): load the network's weights, "
-                "or build it on another device"
-            )
         if parameter.requires_grad and parameter.itemsize < 4:
             raise BackboneError(
                 f"{name} is {parameter.dtype}, which rounds small steps away: call .float() on "
