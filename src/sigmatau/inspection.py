@@ -56,7 +56,7 @@ def inspect_data(
             if weights is None and outputs > max(rows, MANY):
                 raise DataError(
                     f"labels go up to {high:,} in {rows:,} rows, and the head has an output for "
-                    f"each: number the classes from 0, or pass outputs={outputs} if it must"
+                    f"each: number the classes from 0, or pass outputs=..."
                 )
         _in_range("the training data", low, high, outputs)
     elif outputs is None and not headless:

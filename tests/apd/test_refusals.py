@@ -91,6 +91,8 @@ def test_bad_data_is_refused_before_any_work() -> None:
     with pytest.raises(DataError, match="NaN or infinite"):
         net.predict("a", x / 0)
     assert net.tasks == ("a",)
+    net.learn("b", (x, y + 10_000), outputs=10_003)  # asked for, many outputs are no mistake
+    assert net.predict("b", x).shape == (60, 10_003)
 
 
 def test_tasks_that_are_there_or_are_not() -> None:
